@@ -1,0 +1,1 @@
+"""Bubblescope's simulator: jobs, schedules, costs, the event engine, timelines and reports."""

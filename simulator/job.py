@@ -1,0 +1,278 @@
+"""What a user writes: `Job = Model + Cluster + Plan`, frozen and checked. SI units throughout.
+
+Every field's description is also the command's help and the dashboard's label, so it states the
+unit in brackets. Files, presets and `config.json` are read in `simulator/load.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["GPU", "Cluster", "Job", "Link", "Model", "Plan"]
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Value(BaseModel):
+    """A frozen, hashable value that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+def _require_divides(what: str, total: int, by: str, divisor: int) -> None:
+    """Raise the one error of sizes that do not divide, with the values that do."""
+    if total % divisor:
+        fits = [str(d) for d in range(1, total + 1) if total % d == 0]
+        near = fits if len(fits) <= 16 else [*fits[:15], "..."]
+        raise ValueError(
+            f"{by} is {divisor}, but it must divide {what} = {total}; use one of {', '.join(near)}"
+        )
+
+
+class Model(Value):
+    """A decoder-only transformer, in Hugging Face's names."""
+
+    name: str = Field(description="name of the model")
+    num_hidden_layers: Count = Field(description="transformer layers [1]")
+    hidden_size: Count = Field(description="width of the residual stream [1]")
+    num_attention_heads: Count = Field(description="query heads [1]")
+    num_key_value_heads: Count = Field(description="key and value heads [1]")
+    head_dim: Count = Field(description="width of one head [1]")
+    intermediate_size: Count = Field(description="width of the feed-forward layer [1]")
+    vocab_size: Count = Field(description="tokens in the vocabulary [1]")
+    seq_len: Count = Field(description="tokens in one sequence [1]")
+    gated_mlp: bool = Field(False, description="SwiGLU: a third feed-forward matrix")
+    learned_positions: bool = Field(False, description="a trained position embedding")
+    tie_word_embeddings: bool = Field(False, description="logits share the embedding's weights")
+    bias: bool = Field(False, description="linear layers have a bias")
+    qkv_bias: bool = Field(False, description="the query, key, value projection has a bias")
+    norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
+    dropout: bool = Field(False, description="trained with dropout, which keeps one-byte masks")
+    source: str = Field("", description="where the sizes are published")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: object) -> object:
+        """Hugging Face's defaults: as many key-value as query heads, hidden / heads, 4 hidden."""
+        if not isinstance(data, Mapping):
+            return data
+        filled = dict(data)
+        heads, hidden = filled.get("num_attention_heads"), filled.get("hidden_size")
+        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+            filled.setdefault("num_key_value_heads", heads)
+            if "head_dim" not in filled:
+                _require_divides("model.hidden_size", hidden, "model.num_attention_heads", heads)
+                filled["head_dim"] = hidden // heads
+            filled.setdefault("intermediate_size", 4 * hidden)
+        return filled
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _require_divides(
+            "model.num_attention_heads",
+            self.num_attention_heads,
+            "model.num_key_value_heads",
+            self.num_key_value_heads,
+        )
+        return self
+
+
+class GPU(Value):
+    """One accelerator, from its datasheet, with the efficiency that its kernels were measured at."""
+
+    name: str = Field(description="name of the GPU")
+    peak_flops: dict[str, Positive] = Field(description="dense peak by dtype [FLOP/s]")
+    memory: Positive = Field(description="capacity [bytes]")
+    memory_bandwidth: Positive = Field(description="peak bandwidth [bytes/s]")
+    num_sms: Count = Field(description="streaming multiprocessors [1]")
+    gemm_efficiency: Share = Field(
+        description="share of the peak that a very large GEMM reaches [1]"
+    )
+    gemm_half_k: NotNegative = Field(
+        description="inner size at which a GEMM reaches half of that [1]"
+    )
+    memory_efficiency: Share = Field(
+        description="share of the bandwidth that a streaming kernel reaches [1]"
+    )
+    launch_overhead: NotNegative = Field(description="least time of one kernel [s]")
+    source: str = Field(description="where the figures are published")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Link(Value):
+    """One direction of a channel between two GPUs or of a NIC."""
+
+    bandwidth: Positive = Field(description="line rate of one direction [bytes/s]")
+    latency: NotNegative = Field(description="time before the first byte arrives [s]")
+    efficiency: Share = Field(
+        1.0, description="share of the line rate that large messages reach [1]"
+    )
+
+
+class Cluster(Value):
+    """Nodes of equal GPUs. A node's NICs and its uplink into the fabric are shared by its GPUs."""
+
+    name: str = Field(description="name of the cluster")
+    gpu: GPU = Field(description="the GPU: a preset's name or a table")
+    num_nodes: Count = Field(1, description="nodes [1]")
+    gpus_per_node: Count = Field(description="GPUs in one node [1]")
+    intra_node: Link = Field(description="one GPU's port to the others of its node")
+    inter_node: Link = Field(description="one NIC")
+    nics_per_node: Count = Field(description="NICs in one node, shared evenly by its GPUs [1]")
+    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        1.0, description="a node's NIC bandwidth over that of its uplink into the fabric [1]"
+    )
+    stragglers: dict[int, Positive] = Field(
+        default_factory=dict, description="slow-down of the compute of a pipeline rank [1]"
+    )
+    source: str = Field("", description="where the figures are published")
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all nodes. [1]"""
+        return self.num_nodes * self.gpus_per_node
+
+
+class Plan(Value):
+    """How the model is cut over the GPUs, in the words of Megatron-LM and torchtitan."""
+
+    schedule: str = Field("1f1b", description="pipeline schedule")
+    pp: Count = Field(1, description="pipeline-parallel size [1]")
+    vpp: Count = Field(1, description="model chunks on each pipeline rank [1]")
+    tp: Count = Field(1, description="tensor-parallel size [1]")
+    cp: Count = Field(1, description="context-parallel size [1]")
+    ep: Count = Field(1, description="expert-parallel size [1]")
+    dp: Count = Field(1, description="data-parallel size [1]")
+    num_microbatches: Count = Field(1, description="microbatches of one pipeline in one step [1]")
+    micro_batch_size: Count = Field(1, description="sequences in one microbatch [1]")
+    dtype: Literal["fp16", "bf16"] = Field("bf16", description="of weights and activations")
+    grad_dtype: Literal["fp32", "fp16", "bf16"] = Field(
+        "fp32", description="of accumulated gradients"
+    )
+    attention: Literal["flash", "eager"] = Field("flash", description="attention kernel")
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none", description="activations computed again in the backward: selective = attention core"
+    )
+    sequence_parallel: bool = Field(
+        False, description="norms and dropouts split along the sequence"
+    )
+    zero_stage: Literal[0, 1] = Field(0, description="1 = optimizer state split over dp")
+    scatter_gather: bool = Field(
+        True, description="each tensor-parallel peer sends its share of a boundary tensor"
+    )
+    overlap_grad_reduce: bool = Field(
+        False, description="a stage's gradients are reduced as soon as its last backward ends"
+    )
+    layers_per_stage: tuple[Count, ...] | None = Field(
+        None, description="layers on each of the pp x vpp stages; even when left out"
+    )
+
+    @property
+    def num_stages(self) -> int:
+        """Model stages, pp x vpp. [1]"""
+        return self.pp * self.vpp
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the plan uses. [1]"""
+        return self.pp * self.tp * self.cp * self.dp
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences in one step. [1]"""
+        return self.num_microbatches * self.micro_batch_size * self.dp
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.grad_dtype not in ("fp32", self.dtype):
+            raise ValueError(
+                f"plan.grad_dtype is {self.grad_dtype}, but weights are {self.dtype}; "
+                f"use fp32 or {self.dtype}"
+            )
+        if self.attention == "flash" and self.recompute == "selective":
+            raise ValueError(
+                "plan.recompute is selective, but flash attention already recomputes the attention "
+                'core; use recompute = "none" or "full", or attention = "eager"'
+            )
+        for name in ("cp", "ep"):
+            if getattr(self, name) > 1:
+                raise ValueError(
+                    f"plan.{name} is {getattr(self, name)}, but its communication is not costed yet; use 1"
+                )
+        return self
+
+
+class Job(Value):
+    """One training job: a model, a cluster and the plan that cuts the one over the other."""
+
+    name: str = Field("job", description="name of the job")
+    model: Model = Field(description="the model: a preset's name, a config.json or a table")
+    cluster: Cluster = Field(description="the cluster: a preset's name or a table")
+    plan: Plan = Field(default_factory=Plan, description="the plan")
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Layers on each stage. [1]"""
+        if self.plan.layers_per_stage is not None:
+            return self.plan.layers_per_stage
+        return (self.model.num_hidden_layers // self.plan.num_stages,) * self.plan.num_stages
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_layers()
+        self._check_sizes()
+        self._check_cluster()
+        return self
+
+    def _check_layers(self) -> None:
+        layers, stages = self.model.num_hidden_layers, self.plan.num_stages
+        split = self.plan.layers_per_stage
+        if split is None:
+            if stages > layers:
+                raise ValueError(
+                    f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is {layers}: "
+                    f"a stage would hold no layer; use at most {layers} stages"
+                )
+            _require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
+        elif len(split) != stages:
+            raise ValueError(
+                f"plan.layers_per_stage has {len(split)} entries, but there are {stages} stages "
+                f"(pp x vpp); give one number for each"
+            )
+        elif sum(split) != layers:
+            raise ValueError(
+                f"plan.layers_per_stage adds up to {sum(split)}, but model.num_hidden_layers is "
+                f"{layers}; the two must be equal"
+            )
+
+    def _check_sizes(self) -> None:
+        model, tp = self.model, self.plan.tp
+        for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+            _require_divides(f"model.{name}", getattr(model, name), "plan.tp", tp)
+        if self.plan.sequence_parallel:
+            _require_divides("model.seq_len", model.seq_len, "plan.tp", tp)
+        if self.plan.dtype not in self.cluster.gpu.peak_flops:
+            known = ", ".join(sorted(self.cluster.gpu.peak_flops))
+            raise ValueError(
+                f"plan.dtype is {self.plan.dtype}, but {self.cluster.gpu.name} has no such peak; "
+                f"use one of {known}"
+            )
+
+    def _check_cluster(self) -> None:
+        plan, cluster = self.plan, self.cluster
+        if plan.num_gpus > cluster.num_gpus:
+            nodes = -(-plan.num_gpus // cluster.gpus_per_node)
+            raise ValueError(
+                f"the plan uses pp x tp x cp x dp = {plan.num_gpus} GPUs, but {cluster.name} has "
+                f"{cluster.num_gpus}; use at least num_nodes = {nodes}"
+            )
+        for rank in cluster.stragglers:
+            if not 0 <= rank < plan.pp:
+                raise ValueError(
+                    f"cluster.stragglers names rank {rank}, but the pipeline has ranks 0 to {plan.pp - 1}"
+                )

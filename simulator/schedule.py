@@ -1,0 +1,207 @@
+"""The IR: what each rank does, in which order, and nothing about time.
+
+An `Op` is one piece of work and prints as PyTorch's own text, `2F0` = stage 2, forward,
+microbatch 0. A `Schedule` is one row of ops per pipeline rank, kept as NumPy columns because
+262,144 ops are an everyday size. Where a stage lives and what an op waits for are derived from
+the rows, so interleaved and bidirectional schedules need no extra field.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NO_MICROBATCH", "Deadlock", "Kind", "Op", "Schedule"]
+
+NO_MICROBATCH = -1  # ops that concern a stage as a whole: UNSHARD, RESHARD, REDUCE_GRAD, OPTIMIZER
+
+
+class Deadlock(ValueError):
+    """A schedule that cannot finish: names each stuck rank and what it waits for."""
+
+
+class Kind(IntEnum):
+    """What an op does, in PyTorch's letters: `B` is the full backward, `I` + `W` its two halves."""
+
+    F = 0
+    B = 1
+    I = 2  # backward for the input gradient
+    W = 3  # backward for the weight gradient
+    OPTIMIZER = 4
+    SEND_F = 5
+    RECV_F = 6
+    SEND_B = 7
+    RECV_B = 8
+    UNSHARD = 9
+    RESHARD = 10
+    REDUCE_GRAD = 11
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the op occupies the rank's serial compute stream."""
+        return self <= Kind.OPTIMIZER
+
+    @property
+    def is_send(self) -> bool:
+        """Whether the op sends an activation or a gradient to another rank."""
+        return self in (Kind.SEND_F, Kind.SEND_B)
+
+    @property
+    def is_receive(self) -> bool:
+        """Whether the op receives an activation or a gradient from another rank."""
+        return self in (Kind.RECV_F, Kind.RECV_B)
+
+
+_OP = re.compile(
+    r"(\d+)(" + "|".join(k.name for k in sorted(Kind, key=lambda k: -len(k.name))) + r")(\d*)"
+)
+
+
+class Op(NamedTuple):
+    """One piece of work of one stage for one microbatch.
+
+    >>> Op(2, Kind.F, 0)
+    2F0
+    >>> Op.parse("3SEND_B7")
+    3SEND_B7
+    """
+
+    stage: int
+    kind: Kind
+    microbatch: int = NO_MICROBATCH
+
+    def __repr__(self) -> str:
+        """PyTorch's text."""
+        number = "" if self.microbatch == NO_MICROBATCH else str(self.microbatch)
+        return f"{self.stage}{self.kind.name}{number}"
+
+    __str__ = __repr__
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read PyTorch's text.
+
+        Raises:
+            ValueError: the text is no op.
+
+        """
+        match = _OP.fullmatch(text.strip())
+        if match is None:
+            kinds = " ".join(kind.name for kind in Kind)
+            raise ValueError(
+                f"{text!r} is no op; write stage, kind and microbatch as in 2F0, kinds are {kinds}"
+            )
+        stage, kind, microbatch = match.groups()
+        return cls(int(stage), Kind[kind], int(microbatch) if microbatch else NO_MICROBATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """One row of ops per pipeline rank, as columns: row `r` is `offsets[r]:offsets[r + 1]`.
+
+    Build one with `Schedule.of(rows)` or `Schedule.parse(text)`.
+    """
+
+    offsets: NDArray[np.int64]  # shape (num_ranks + 1,)
+    stage: NDArray[np.int32]  # shape (num_ops,)
+    kind: NDArray[np.int8]  # shape (num_ops,)
+    microbatch: NDArray[np.int32]  # shape (num_ops,)
+
+    @classmethod
+    def of(cls, rows: Iterable[Iterable[tuple[int, int, int]] | NDArray[np.integer]]) -> Self:
+        """Take rows of ops, or of integer arrays of shape (num_ops, 3).
+
+        >>> print(Schedule.of([[Op(0, Kind.F, 0), Op(0, Kind.B, 0)]]))
+        0F0,0B0
+        """
+        arrays = [
+            np.asarray(row if isinstance(row, np.ndarray) else list(row), dtype=np.int32).reshape(
+                -1, 3
+            )
+            for row in rows
+        ]
+        if not arrays:
+            raise ValueError(
+                "a schedule has at least one row, one per pipeline rank; this one is empty"
+            )
+        flat = np.concatenate(arrays)
+        lengths = np.fromiter((len(array) for array in arrays), np.int64, len(arrays))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return cls(offsets, flat[:, 0].copy(), flat[:, 1].astype(np.int8), flat[:, 2].copy())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read comma-separated rows, one line a rank: PyTorch's CSV of actions.
+
+        >>> Schedule.parse("0F0,0B0").num_ops
+        2
+        """
+        lines = [line for line in text.splitlines() if line.strip()]
+        rows = []
+        for rank, line in enumerate(lines):
+            row = []
+            for column, cell in enumerate(line.split(",")):
+                if not cell.strip():
+                    continue
+                try:
+                    row.append(Op.parse(cell))
+                except ValueError as error:
+                    raise ValueError(f"row of rank {rank}, column {column}: {error}") from None
+            rows.append(row)
+        return cls.of(rows)
+
+    @property
+    def num_ranks(self) -> int:
+        """Pipeline ranks. [1]"""
+        return len(self.offsets) - 1
+
+    @property
+    def num_ops(self) -> int:
+        """Ops in all rows. [1]"""
+        return len(self.stage)
+
+    @cached_property
+    def num_stages(self) -> int:
+        """Model stages, one more than the deepest index. [1]"""
+        return int(self.stage.max(initial=-1)) + 1
+
+    @cached_property
+    def num_microbatches(self) -> int:
+        """Microbatches, one more than the largest index. [1]"""
+        return int(self.microbatch.max(initial=-1)) + 1
+
+    @cached_property
+    def rank(self) -> NDArray[np.int32]:
+        """The rank of every op, shape (num_ops,)."""
+        return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.offsets))
+
+    def row(self, rank: int) -> tuple[Op, ...]:
+        """The ops of one rank, in order."""
+        part = slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
+        columns = (self.stage[part], self.kind[part], self.microbatch[part])
+        return tuple(
+            Op(s, Kind(k), m) for s, k, m in zip(*(c.tolist() for c in columns), strict=True)
+        )
+
+    @property
+    def rows(self) -> Iterator[tuple[Op, ...]]:
+        """The rows of all ranks, in order."""
+        return (self.row(rank) for rank in range(self.num_ranks))
+
+    def __eq__(self, other: object) -> bool:
+        """The same rows."""
+        return isinstance(other, Schedule) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("offsets", "stage", "kind", "microbatch")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        """Comma-separated rows, as `parse` reads them."""
+        return "\n".join(",".join(map(str, row)) for row in self.rows)

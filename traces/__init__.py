@@ -1,0 +1,1 @@
+"""Timelines in and out of the formats that people use."""

@@ -1,0 +1,1 @@
+"""The same schedules in PyTorch's pipeline runtime."""
