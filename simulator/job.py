@@ -7,14 +7,23 @@ unit in brackets. Files, presets and `config.json` are read in `simulator/load.p
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 __all__ = ["GPU", "Cluster", "Job", "Link", "Model", "Plan"]
 
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, le=1)]
+
+def _not_bool(value: object) -> object:
+    """Refuse true and false where a number is asked for; Python would count them as 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("not_bool", "it must be a number")
+    return value
+
+
+Count = Annotated[int, Field(ge=1, le=10**12), BeforeValidator(_not_bool)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_not_bool)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_not_bool)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_not_bool)]
 
 
 class Value(BaseModel):
@@ -26,10 +35,11 @@ class Value(BaseModel):
 def _require_divides(what: str, total: int, by: str, divisor: int) -> None:
     """Raise the one error of sizes that do not divide, with the values that do."""
     if total % divisor:
-        fits = [str(d) for d in range(1, total + 1) if total % d == 0]
-        near = fits if len(fits) <= 16 else [*fits[:15], "..."]
+        fits = [d for d in range(1, min(total, 4096) + 1) if total % d == 0]
+        near = sorted(sorted(fits, key=lambda d: abs(d - divisor))[:8])
         raise ValueError(
-            f"{by} is {divisor}, but it must divide {what} = {total}; use one of {', '.join(near)}"
+            f"{by} is {divisor}, but it must divide {what} = {total}; "
+            f"use one of {', '.join(map(str, near))}"
         )
 
 
@@ -48,8 +58,9 @@ class Model(Value):
     gated_mlp: bool = Field(False, description="SwiGLU: a third feed-forward matrix")
     learned_positions: bool = Field(False, description="a trained position embedding")
     tie_word_embeddings: bool = Field(False, description="logits share the embedding's weights")
-    bias: bool = Field(False, description="linear layers have a bias")
-    qkv_bias: bool = Field(False, description="the query, key, value projection has a bias")
+    bias: bool = Field(False, description="every linear layer but the logits has a bias")
+    qkv_bias: bool = Field(False, description="the query, key, value projection alone has a bias")
+    qk_norm: bool = Field(False, description="queries and keys are normalised, head by head")
     norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
     dropout: bool = Field(False, description="trained with dropout, which keeps one-byte masks")
     source: str = Field("", description="where the sizes are published")
@@ -80,9 +91,41 @@ class Model(Value):
         )
         return self
 
+    @property
+    def num_parameters(self) -> int:
+        """Trained parameters, every bias and norm counted. [1]
+
+        Source: equation 2 of Narayanan et al., "Efficient Large-Scale Language Model Training on
+        GPU Clusters Using Megatron-LM", SC'21, 12 l h^2 (1 + 13 / 12h + (V + s) / 12lh), to which
+        this adds the final norm, 2h, and which it extends to grouped heads, gated feed-forward
+        layers, RMSNorm and untied logits.
+
+        >>> gpt2 = Model(name="GPT-2", num_hidden_layers=12, hidden_size=768,
+        ...              num_attention_heads=12, vocab_size=50257, seq_len=1024, bias=True,
+        ...              learned_positions=True, tie_word_embeddings=True, norm="layernorm")
+        >>> gpt2.num_parameters  # 12 (12 x 768^2 + 13 x 768) + (50257 + 1024) 768 + 2 x 768
+        124439808
+        """
+        norm = 2 if self.norm == "layernorm" else 1
+        embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
+        positions = self.seq_len if self.learned_positions else 0
+        layers = self.num_hidden_layers * self._parameters_per_layer(norm)
+        return layers + (embeddings + positions + norm) * self.hidden_size
+
+    def _parameters_per_layer(self, norm: int) -> int:
+        hidden, ffn = self.hidden_size, self.intermediate_size
+        query = self.num_attention_heads * self.head_dim
+        qkv = query + 2 * self.num_key_value_heads * self.head_dim
+        ups = 2 if self.gated_mlp else 1
+        matrices = hidden * (qkv + query) + hidden * ffn * (ups + 1)
+        norms = 2 * norm * (hidden + (self.head_dim if self.qk_norm else 0))
+        qkv_biases = qkv if self.bias or self.qkv_bias else 0
+        other_biases = 2 * hidden + ups * ffn if self.bias else 0
+        return matrices + norms + qkv_biases + other_biases
+
 
 class GPU(Value):
-    """One accelerator, from its datasheet, with the efficiency that its kernels were measured at."""
+    """One accelerator, from its datasheet, with the efficiency that its kernels reach."""
 
     name: str = Field(description="name of the GPU")
     peak_flops: dict[str, Positive] = Field(description="dense peak by dtype [FLOP/s]")
@@ -99,6 +142,19 @@ class GPU(Value):
         description="share of the bandwidth that a streaming kernel reaches [1]"
     )
     launch_overhead: NotNegative = Field(description="least time of one kernel [s]")
+    host_overhead: NotNegative = Field(
+        70e-6, description="time of the host to issue one operator of an eager forward [s]"
+    )
+    batched_gemm_share: Share = Field(
+        0.9,
+        description="speed of the batched products of eager attention, of a single product's [1]",
+    )
+    flash_efficiency: Share = Field(
+        0.5, description="share of the peak that flash attention reaches on long sequences [1]"
+    )
+    flash_half_seq: NotNegative = Field(
+        1000.0, description="sequence length at which flash attention reaches half of that [1]"
+    )
     source: str = Field(description="where the figures are published")
 
     __hash__ = None  # type: ignore[assignment]
@@ -168,6 +224,9 @@ class Plan(Value):
     overlap_grad_reduce: bool = Field(
         False, description="a stage's gradients are reduced as soon as its last backward ends"
     )
+    rows: str | None = Field(
+        None, description="the rows of a schedule of one's own, one line a rank: 0F0,0F1,0B0,..."
+    )
     layers_per_stage: tuple[Count, ...] | None = Field(
         None, description="layers on each of the pp x vpp stages; even when left out"
     )
@@ -199,10 +258,17 @@ class Plan(Value):
                 "plan.recompute is selective, but flash attention already recomputes the attention "
                 'core; use recompute = "none" or "full", or attention = "eager"'
             )
+        if (self.schedule == "custom") != (self.rows is not None):
+            raise ValueError(
+                f"plan.schedule is {self.schedule} and plan.rows is "
+                f"{'left out' if self.rows is None else 'given'}; rows of your own go with "
+                'schedule = "custom", and only with that'
+            )
         for name in ("cp", "ep"):
             if getattr(self, name) > 1:
                 raise ValueError(
-                    f"plan.{name} is {getattr(self, name)}, but its communication is not costed yet; use 1"
+                    f"plan.{name} is {getattr(self, name)}, but its communication is not costed "
+                    "yet; use 1"
                 )
         return self
 
@@ -235,8 +301,8 @@ class Job(Value):
         if split is None:
             if stages > layers:
                 raise ValueError(
-                    f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is {layers}: "
-                    f"a stage would hold no layer; use at most {layers} stages"
+                    f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is "
+                    f"{layers}: a stage would hold no layer; use at most {layers} stages"
                 )
             _require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
         elif len(split) != stages:
@@ -274,5 +340,6 @@ class Job(Value):
         for rank in cluster.stragglers:
             if not 0 <= rank < plan.pp:
                 raise ValueError(
-                    f"cluster.stragglers names rank {rank}, but the pipeline has ranks 0 to {plan.pp - 1}"
+                    f"cluster.stragglers names rank {rank}, but the pipeline has ranks "
+                    f"0 to {plan.pp - 1}; name one of them"
                 )

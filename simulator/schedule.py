@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NO_MICROBATCH", "Deadlock", "Kind", "Op", "Schedule"]
+__all__ = ["NO_MICROBATCH", "Columns", "Deadlock", "Kind", "Op", "Schedule", "awaited"]
 
 NO_MICROBATCH = -1  # ops that concern a stage as a whole: UNSHARD, RESHARD, REDUCE_GRAD, OPTIMIZER
 
@@ -79,8 +79,6 @@ class Op(NamedTuple):
         """PyTorch's text."""
         number = "" if self.microbatch == NO_MICROBATCH else str(self.microbatch)
         return f"{self.stage}{self.kind.name}{number}"
-
-    __str__ = __repr__
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -205,3 +203,36 @@ class Schedule:
     def __str__(self) -> str:
         """Comma-separated rows, as `parse` reads them."""
         return "\n".join(",".join(map(str, row)) for row in self.rows)
+
+
+class Columns(Protocol):
+    """Ops as columns of one length: a Schedule's or a Timeline's."""
+
+    @property
+    def rank(self) -> NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def stage(self) -> NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def kind(self) -> NDArray[np.int8]: ...  # noqa: D102
+    @property
+    def microbatch(self) -> NDArray[np.int32]: ...  # noqa: D102
+
+
+def awaited(ops: Columns) -> NDArray[np.int64]:
+    """Index of the RECV or REDUCE_GRAD that each compute op waits for, or -1; shape (num_ops,)."""
+    cause = np.full(len(ops.kind), -1, np.int64)
+    stage, microbatch = ops.stage.astype(np.int64), ops.microbatch.astype(np.int64)
+    message = stage * (int(microbatch.max(initial=-1)) + 1) + microbatch  # each received once
+    held = ops.rank.astype(np.int64) * (int(stage.max(initial=-1)) + 1) + stage
+    for source, consumers, key in (
+        (Kind.RECV_F, (Kind.F,), message),
+        (Kind.RECV_B, (Kind.B, Kind.I), message),
+        (Kind.REDUCE_GRAD, (Kind.OPTIMIZER,), held),
+    ):
+        index = np.flatnonzero(ops.kind == source)
+        users = np.flatnonzero(np.isin(ops.kind, consumers))
+        if len(index):
+            table = np.full(int(key.max()) + 1, -1, np.int64)
+            table[key[index]] = index
+            cause[users] = table[key[users]]
+    return cause

@@ -1,1 +1,111 @@
-"""Timelines in and out of the formats that people use."""
+"""Timelines in and out of the formats that people use, chosen by the file's suffix.
+
+A format is one file in this folder that names its `SUFFIXES` and has
+`encode(timeline, labels, suffix) -> bytes`, `decode(data) -> Timeline`, or both. Nothing else
+needs an edit: `read`, `write` and the list of suffixes pick it up. A format's file stays quick to
+import; what is heavy, such as drawing, it imports when it is called.
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from simulator.timeline import Timeline
+from traces.labels import Labels
+from traces.replacing import replace_bytes
+
+__all__ = ["Labels", "read", "read_about", "readable_suffixes", "writable_suffixes", "write"]
+
+
+def write(
+    timeline: Timeline,
+    path: str | Path,
+    *,
+    title: str = "",
+    subtitle: str = "",
+    unit: str = "s",
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a timeline in the format of the path's suffix; a failure leaves an old file as it was.
+
+    `title` and `subtitle` stand above a picture; `unit` is "s" for an axis in s, ms or µs, "t"
+    for an axis without a unit, as uniform costs have it. `about`, JSON types, travels in `.json`.
+
+    Raises:
+        ValueError: the suffix is unknown, the timeline does not suit the format, or the path
+            cannot be written.
+
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    encode = _format_of("encode", suffix, path).encode
+    replace_bytes(path, encode(timeline, Labels(title, subtitle, unit, about or {}), suffix))
+
+
+def read(path: str | Path) -> Timeline:
+    """Load the timeline that `write` saved, equal bit for bit.
+
+    Raises:
+        ValueError: the suffix is unknown, the file cannot be read, or it holds no timeline.
+
+    """
+    path = Path(path)
+    decode = _format_of("decode", path.suffix.lower(), path).decode
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        timeline: Timeline = decode(data)
+    except ValueError as error:
+        raise ValueError(f"{path} holds no timeline: {error}") from error
+    return timeline
+
+
+def read_about(path: str | Path) -> dict[str, Any]:
+    """What a `.json` says beside its timeline: `title`, `subtitle`, `unit` and `write`'s `about`.
+
+    Raises:
+        ValueError: the file cannot be read, or is not one of ours.
+
+    """
+    from traces import chrome
+
+    try:
+        return chrome.about(Path(path).read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} holds no saved run: {error}") from error
+
+
+def writable_suffixes() -> tuple[str, ...]:
+    """Suffixes that `write` knows, sorted."""
+    return tuple(sorted(s for s, module in _modules().items() if hasattr(module, "encode")))
+
+
+def readable_suffixes() -> tuple[str, ...]:
+    """Suffixes that `read` knows, sorted."""
+    return tuple(sorted(s for s, module in _modules().items() if hasattr(module, "decode")))
+
+
+def _format_of(function: str, suffix: str, path: Path) -> ModuleType:
+    known = writable_suffixes() if function == "encode" else readable_suffixes()
+    if suffix not in known:
+        verb = "written" if function == "encode" else "read"
+        raise ValueError(
+            f"{path} has the suffix {suffix or '(none)'}, which cannot be {verb} here;"
+            f" use one of {' '.join(known)}"
+        )
+    return _modules()[suffix]
+
+
+@cache
+def _modules() -> dict[str, ModuleType]:
+    files = (info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg)
+    modules = [import_module(f"{__name__}.{name}") for name in sorted(files)]
+    return {suffix: module for module in modules for suffix in getattr(module, "SUFFIXES", ())}

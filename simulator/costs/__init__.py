@@ -4,75 +4,7 @@
 equal stages with free communication.
 """
 
-from dataclasses import dataclass
+from simulator.costs.costs import Costs, uniform
+from simulator.costs.estimate import estimate
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simulator.schedule import Kind
-
-__all__ = ["Costs", "uniform"]
-
-Column = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Costs:
-    """Seconds and bytes of every op, by stage. Arrays have shape (num_stages,) unless stated.
-
-    Times and sizes are of one microbatch on one GPU; a tensor-parallel group's GPUs are alike.
-    """
-
-    seconds: Column  # shape (num_kinds, num_stages): duration of an op [s]
-    tensor_seconds: Column  # same shape: exposed tensor-parallel communication within it [s]
-    recompute_seconds: Column  # activation recomputation within the backward [s]
-    boundary_bytes: Column  # sent by one GPU to the next stage's, and as much back [bytes]
-    boundary_gather: Column  # all-gather at the receiver with scatter/gather [s]
-    reduce_bytes: Column  # gradients that one GPU reduces over dp in one step [bytes]
-    unshard_bytes: Column  # weights that one GPU gathers over dp after the optimizer step [bytes]
-    weight_bytes: Column  # [bytes]
-    gradient_bytes: Column  # [bytes]
-    optimizer_bytes: Column  # master weights and moments [bytes]
-    activation_bytes: Column  # kept from F to the end of the backward, or of W [bytes]
-    input_grad_bytes: Column  # the part of activation_bytes that I frees [bytes]
-    transient_bytes: Column  # live only while a backward runs: recomputed activations [bytes]
-
-    @property
-    def num_stages(self) -> int:
-        """Model stages. [1]"""
-        return self.seconds.shape[1]
-
-
-def uniform(num_stages: int, forward: float, backward: float) -> Costs:
-    """Equal stages, free communication, one unit of activation memory for each op in flight.
-
-    `forward` and `backward` are the times of one microbatch through one stage [s]; a split backward
-    takes half in each part.
-
-    >>> uniform(4, 1.0, 2.0).seconds[Kind.B]
-    array([2., 2., 2., 2.])
-    """
-    if forward <= 0 or backward <= 0:
-        raise ValueError(
-            f"uniform costs are {forward:g} and {backward:g} s; forward and backward must be positive"
-        )
-    seconds = np.zeros((len(Kind), num_stages))
-    seconds[Kind.F] = forward
-    seconds[Kind.B] = backward
-    seconds[Kind.I] = seconds[Kind.W] = backward / 2
-    nothing = np.zeros(num_stages)
-    return Costs(
-        seconds=seconds,
-        tensor_seconds=np.zeros_like(seconds),
-        recompute_seconds=nothing,
-        boundary_bytes=nothing,
-        boundary_gather=nothing,
-        reduce_bytes=nothing,
-        unshard_bytes=nothing,
-        weight_bytes=nothing,
-        gradient_bytes=nothing,
-        optimizer_bytes=nothing,
-        activation_bytes=np.ones(num_stages),
-        input_grad_bytes=nothing,
-        transient_bytes=nothing,
-    )
+__all__ = ["Costs", "estimate", "uniform"]

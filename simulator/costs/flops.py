@@ -1,0 +1,111 @@
+"""Floating-point operations of a transformer, exactly, by operator. A multiply-add counts as two.
+
+Attention counts the full score matrix, the convention of the papers that these formulas come from;
+a causal kernel does half of it.
+"""
+
+from simulator.job import Job, Model
+
+__all__ = [
+    "attention_core_flops",
+    "hardware_flops",
+    "layer_flops",
+    "logits_flops",
+    "model_flops",
+]
+
+
+def layer_flops(model: Model) -> dict[str, float]:
+    """Forward FLOP of one layer for one sequence, by operator. [FLOP]
+
+    Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+    Megatron-LM", SC'21, appendix: 24 s h^2 + 4 s^2 h for GPT; grouped-query attention shrinks the
+    key and value columns (Ainslie et al., "GQA", EMNLP 2023), a gated MLP has a third matrix
+    (Shazeer, "GLU Variants Improve Transformer", 2020).
+
+    >>> gpt = Model(name="x", num_hidden_layers=1, hidden_size=4, num_attention_heads=2,
+    ...     vocab_size=8, seq_len=2)
+    >>> layer_flops(gpt)
+    {'qkv': 192.0, 'core': 64.0, 'projection': 64.0, 'mlp': 512.0}
+    >>> 24 * 2 * 4**2 + 4 * 2**2 * 4
+    832
+    """
+    tokens, hidden = float(model.seq_len), model.hidden_size
+    query = model.num_attention_heads * model.head_dim
+    key_value = model.num_key_value_heads * model.head_dim
+    matrices = 3 if model.gated_mlp else 2
+    return {
+        "qkv": 2 * tokens * hidden * (query + 2 * key_value),
+        "core": attention_core_flops(model),
+        "projection": 2 * tokens * query * hidden,
+        "mlp": 2 * tokens * matrices * hidden * model.intermediate_size,
+    }
+
+
+def attention_core_flops(model: Model) -> float:
+    """Forward FLOP of scores and context of one layer and sequence, full attention. [FLOP]
+
+    Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
+    MLSys 2023, appendix A: 4 s^2 h.
+    """
+    return 4.0 * model.seq_len**2 * model.num_attention_heads * model.head_dim
+
+
+def logits_flops(model: Model) -> float:
+    """Forward FLOP of the output layer for one sequence, 2 s h V. [FLOP]
+
+    Source: Korthikanti et al., MLSys 2023, appendix A. The embedding is a table look-up: none.
+    """
+    return 2.0 * model.seq_len * model.hidden_size * model.vocab_size
+
+
+def model_flops(model: Model, num_sequences: int) -> float:
+    """Forward and backward FLOP of a step without recomputation, the numerator of MFU. [FLOP]
+
+    The backward is twice the forward. Equal to Eq. 7 of Korthikanti et al., MLSys 2023, for GPT:
+    72 B L s h^2 (1 + s / 6h + V / 12hL).
+
+    >>> gpt = Model(name="175B", num_hidden_layers=96, hidden_size=12288, num_attention_heads=96,
+    ...     vocab_size=51200, seq_len=2048)
+    >>> B, L, s, h, V = 64, 96, 2048, 12288, 51200
+    >>> equation_7 = 72 * B * L * s * h**2 + 12 * B * L * s**2 * h + 6 * B * s * h * V
+    >>> model_flops(gpt, B) == equation_7
+    True
+    """
+    if num_sequences < 1:
+        raise ValueError(f"num_sequences is {num_sequences}; it must be at least 1")
+    forward = model.num_hidden_layers * sum(layer_flops(model).values()) + logits_flops(model)
+    return 3.0 * num_sequences * forward
+
+
+def hardware_flops(job: Job) -> float:
+    """FLOP that all GPUs execute in one step, recomputation included, the numerator of HFU. [FLOP]
+
+    Selective recomputation repeats the attention core's forward, 4 s^2 h a layer and sequence.
+    (Korthikanti et al., Eq. 8, print three times that, as if its backward were repeated too.) Full
+    recomputation repeats every layer's forward: Eq. 3 of Narayanan et al., SC'21,
+    96 B s l h^2 (1 + s / 6h + V / 16lh), for GPT.
+
+    >>> from simulator.job import GPU, Cluster, Link, Plan
+    >>> gpu = GPU(name="x", peak_flops={"bf16": 1e12}, memory=1e9, memory_bandwidth=1e12,
+    ...     num_sms=1, gemm_efficiency=1, gemm_half_k=0, memory_efficiency=1, launch_overhead=0,
+    ...     source="")
+    >>> link = Link(bandwidth=1e9, latency=0)
+    >>> node = Cluster(name="x", gpu=gpu, gpus_per_node=1, intra_node=link, inter_node=link,
+    ...     nics_per_node=1)
+    >>> gpt = Model(name="x", num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+    ...     vocab_size=512, seq_len=32)
+    >>> job = Job(model=gpt, cluster=node, plan=Plan(recompute="full", num_microbatches=8))
+    >>> B, l, s, h, V = 8, 2, 32, 64, 512
+    >>> equation_3 = 96 * B * s * l * h**2 + 16 * B * s**2 * l * h + 6 * B * s * h * V
+    >>> hardware_flops(job) == equation_3
+    True
+    """
+    model, plan = job.model, job.plan
+    again = 0.0
+    if plan.recompute == "selective":
+        again = attention_core_flops(model)
+    elif plan.recompute == "full":
+        again = sum(layer_flops(model).values())
+    sequences = plan.global_batch_size
+    return model_flops(model, sequences) + sequences * model.num_hidden_layers * again

@@ -1,0 +1,246 @@
+"""From compute-only rows to rows with every send and receive: the same rows that PyTorch runs.
+
+The walk runs each rank's next op as soon as its input is there, one op a rank and round. When an
+op's consumer sits on another rank, SEND goes into this row and RECV into that one at the same
+moment, so both ends of a pair list their transfers in one order and no pair can wait for itself.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule
+
+__all__ = [
+    "lower",
+    "post_receives_early",
+    "reduce_at_end",
+    "reduce_when_ready",
+    "step_optimizer",
+    "unshard_after_step",
+]
+
+_F, _B, _I, _W = (int(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
+
+
+def lower(schedule: Schedule) -> Schedule:
+    """Add the sends and receives. Equal to PyTorch's `_add_send_recv` on the same rows.
+
+    Raises:
+        ValueError: an op is missing, doubled or no compute.
+        Deadlock: the rows cannot finish.
+
+    >>> print(lower(Schedule.parse("0F0,0B0" + chr(10) + "1F0,1B0")))
+    0F0,0SEND_F0,0RECV_B0,0B0
+    1RECV_F0,1F0,1B0,1SEND_B0
+    """
+    _check(schedule)
+    num_ranks, last, width = schedule.num_ranks, schedule.num_stages - 1, schedule.num_microbatches
+    home_f = _home(schedule, (Kind.F,))
+    home_b = _home(schedule, (Kind.B, Kind.I))
+    ops = list(
+        zip(
+            schedule.stage.tolist(),
+            schedule.kind.tolist(),
+            schedule.microbatch.tolist(),
+            strict=True,
+        )
+    )
+    cursor = schedule.offsets[:-1].tolist()
+    stop = schedule.offsets[1:].tolist()
+    size = (last + 1) * width
+    has_input = [bytearray(size), bytearray(size)]  # of F, of B or I
+    has_input[0][:width] = b"\1" * width
+    done_forward, done_input_grad = bytearray(size), bytearray(size)
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(num_ranks)]
+    waiting = [rank for rank in range(num_ranks) if cursor[rank] < stop[rank]]
+    while waiting:
+        progress = False
+        for rank in waiting:
+            op = ops[cursor[rank]]
+            stage, kind, microbatch = op
+            at = stage * width + microbatch
+            if kind == _F:
+                if not has_input[0][at]:
+                    continue
+                done_forward[at] = 1
+                rows[rank].append(op)
+                if stage == last:
+                    has_input[1][at] = 1
+                else:
+                    has_input[0][at + width] = 1
+                    peer = home_f[at + width]
+                    if peer != rank:
+                        rows[rank].append((stage, int(Kind.SEND_F), microbatch))
+                        rows[peer].append((stage + 1, int(Kind.RECV_F), microbatch))
+            elif kind == _W:
+                if not done_input_grad[at]:
+                    continue
+                rows[rank].append(op)
+            else:
+                if not (has_input[1][at] and done_forward[at]):
+                    continue
+                done_input_grad[at] = 1
+                rows[rank].append(op)
+                if stage > 0:
+                    has_input[1][at - width] = 1
+                    peer = home_b[at - width]
+                    if peer != rank:
+                        rows[rank].append((stage, int(Kind.SEND_B), microbatch))
+                        rows[peer].append((stage - 1, int(Kind.RECV_B), microbatch))
+            cursor[rank] += 1
+            progress = True
+        if not progress:
+            raise Deadlock(
+                _stuck([(rank, Op(*_typed(ops[cursor[rank]]))) for rank in waiting], last)
+            )
+        waiting = [rank for rank in waiting if cursor[rank] < stop[rank]]
+    return Schedule.of(rows)
+
+
+def post_receives_early(lowered: Schedule) -> Schedule:
+    """Post every receive before the row's first compute: a message leaves as soon as it is made.
+
+    The overlapped point-to-point of the papers' simulators. With p2p latency Tc it gives 1F1B
+    (m + p - 1)(tf + tb) + (2 (p - 1) m / p + 2 (p - 2)) Tc, the figure behind every 1F1B entry of
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, Table 5.
+
+    >>> print(post_receives_early(lower(Schedule.parse("0F0,0B0" + chr(10) + "1F0,1B0"))))
+    0RECV_B0,0F0,0SEND_F0,0B0
+    1RECV_F0,1F0,1B0,1SEND_B0
+    """
+    compute = ~np.isin(lowered.kind, (Kind.RECV_F, Kind.RECV_B))
+    order = np.lexsort((compute, lowered.rank))
+    return Schedule(
+        lowered.offsets, lowered.stage[order], lowered.kind[order], lowered.microbatch[order]
+    )
+
+
+def reduce_when_ready(lowered: Schedule) -> Schedule:
+    """Add each stage's REDUCE_GRAD right after its last backward: overlapped with what follows."""
+    last = _last_backward(lowered)
+    return _insert(lowered, last, lowered.stage[last], Kind.REDUCE_GRAD)
+
+
+def reduce_at_end(lowered: Schedule) -> Schedule:
+    """Add every stage's REDUCE_GRAD at the end of its row: nothing is left to overlap with."""
+    return _append(lowered, Kind.REDUCE_GRAD)
+
+
+def step_optimizer(lowered: Schedule) -> Schedule:
+    """Add each stage's OPTIMIZER at the end of its row."""
+    return _append(lowered, Kind.OPTIMIZER)
+
+
+def unshard_after_step(lowered: Schedule) -> Schedule:
+    """Add each stage's UNSHARD, the gathering of its new weights, right after its OPTIMIZER."""
+    steps = np.flatnonzero(lowered.kind == Kind.OPTIMIZER)
+    return _insert(lowered, steps, lowered.stage[steps], Kind.UNSHARD)
+
+
+def _typed(op: tuple[int, int, int]) -> tuple[int, Kind, int]:
+    return op[0], Kind(op[1]), op[2]
+
+
+def _check(schedule: Schedule) -> None:
+    """Each stage runs each microbatch forward once, and backward once: as B, or as I and W."""
+    if (schedule.kind > Kind.W).any():
+        at = int(np.flatnonzero(schedule.kind > Kind.W)[0])
+        raise ValueError(
+            f"{_where(schedule, at)} is {_op(schedule, at)}, but rows to lower hold only F, B, I "
+            "and W"
+        )
+    if (schedule.microbatch < 0).any():
+        at = int(np.flatnonzero(schedule.microbatch < 0)[0])
+        raise ValueError(f"{_where(schedule, at)} is {_op(schedule, at)} without a microbatch")
+    shape = (Kind.W + 1, schedule.num_stages, schedule.num_microbatches)
+    count = np.zeros(shape, np.int64)
+    np.add.at(count, (schedule.kind, schedule.stage, schedule.microbatch), 1)
+    if (count > 1).any():
+        kind, stage, microbatch = (int(x[0]) for x in np.nonzero(count > 1))
+        same = (
+            (schedule.kind == kind)
+            & (schedule.stage == stage)
+            & (schedule.microbatch == microbatch)
+        )
+        at = int(np.flatnonzero(same)[1])
+        raise ValueError(
+            f"{_where(schedule, at)} is {_op(schedule, at)} for the second time; each op runs once"
+        )
+    forward, whole, halves = count[Kind.F], count[Kind.B], count[Kind.I] + count[Kind.W]
+    for wrong, text in (
+        (forward == 0, "has no forward; add {stage}F{microbatch}"),
+        ((whole == 0) & (halves == 0), "has no backward; add {stage}B{microbatch}"),
+        ((whole == 0) & (halves == 1), "has half a backward; it needs both I and W"),
+        ((whole == 1) & (halves > 0), "has a full and a split backward; use B, or I and W"),
+    ):
+        if wrong.any():
+            stage, microbatch = (int(x[0]) for x in np.nonzero(wrong))
+            raise ValueError(
+                f"stage {stage}, microbatch {microbatch} "
+                + text.format(stage=stage, microbatch=microbatch)
+            )
+
+
+def _where(schedule: Schedule, at: int) -> str:
+    rank = int(schedule.rank[at])
+    return f"row of rank {rank}, column {at - int(schedule.offsets[rank])}"
+
+
+def _op(schedule: Schedule, at: int) -> Op:
+    return Op(int(schedule.stage[at]), Kind(schedule.kind[at]), int(schedule.microbatch[at]))
+
+
+def _home(schedule: Schedule, kinds: tuple[Kind, ...]) -> list[int]:
+    """The rank on which an op of these kinds stands, by stage x num_microbatches + microbatch."""
+    width = schedule.num_microbatches
+    home = np.full(schedule.num_stages * width, -1, np.int32)
+    mask = np.isin(schedule.kind, kinds)
+    home[schedule.stage[mask] * width + schedule.microbatch[mask]] = schedule.rank[mask]
+    result: list[int] = home.tolist()
+    return result
+
+
+def _stuck(heads: list[tuple[int, Op]], last: int) -> str:
+    """Each stuck rank, its op and what that waits for."""
+
+    def needs(op: Op) -> Op:
+        if op.kind == Kind.F:
+            return Op(op.stage - 1, Kind.F, op.microbatch)
+        if op.kind == Kind.W:
+            return Op(op.stage, Kind.I, op.microbatch)
+        if op.stage == last:
+            return Op(op.stage, Kind.F, op.microbatch)
+        return Op(op.stage + 1, op.kind, op.microbatch)
+
+    shown = "; ".join(f"rank {rank} at {op} waits for {needs(op)}" for rank, op in heads[:8])
+    more = f"; and {len(heads) - 8} more ranks" if len(heads) > 8 else ""
+    return f"schedule cannot finish: {shown}{more}"
+
+
+def _last_backward(lowered: Schedule) -> NDArray[np.intp]:
+    """Index of each (rank, stage)'s last backward op, in order."""
+    backward = np.flatnonzero(np.isin(lowered.kind, (Kind.B, Kind.W)))
+    key = lowered.rank[backward].astype(np.int64) * lowered.num_stages + lowered.stage[backward]
+    _, first = np.unique(key[::-1], return_index=True)
+    return np.sort(backward[len(backward) - 1 - first])
+
+
+def _append(lowered: Schedule, kind: Kind) -> Schedule:
+    """Add an op of this kind at the end of the row for every stage on the rank."""
+    held = np.unique(lowered.rank.astype(np.int64) * lowered.num_stages + lowered.stage)
+    rank, stage = np.divmod(held, lowered.num_stages)
+    return _insert(lowered, lowered.offsets[rank + 1] - 1, stage, kind)
+
+
+def _insert(
+    lowered: Schedule, after: NDArray[np.integer], stage: NDArray[np.integer], kind: Kind
+) -> Schedule:
+    """Add an op of this kind and these stages after each of these indices."""
+    at = after + 1
+    added = np.bincount(lowered.rank[after], minlength=lowered.num_ranks)
+    return Schedule(
+        lowered.offsets + np.concatenate([[0], np.cumsum(added)]),
+        np.insert(lowered.stage, at, stage),
+        np.insert(lowered.kind, at, int(kind)),
+        np.insert(lowered.microbatch, at, NO_MICROBATCH),
+    )

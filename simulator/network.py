@@ -1,0 +1,178 @@
+"""Flows that share links: the only place where bandwidth is divided.
+
+A link has a capacity in one direction. Concurrent flows share it max-min fairly: every flow gets
+the same rate until a link of its path is full, the model that SimGrid made standard for TCP- and
+InfiniBand-like fabrics (Velho et al., "On the validity of flow-level TCP network models for grid
+and cloud simulations", ACM TOMACS 23(4), 2013).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import simpy
+
+__all__ = ["Network", "Route", "fair_rates"]
+
+Done = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The links that a message crosses.
+
+    A tensor- or data-parallel group sends alike at the same moment, so one flow stands for all of
+    its copies: `copies[i]` of them cross `links[i]`, and each gets the flow's rate.
+    """
+
+    links: tuple[int, ...]
+    copies: tuple[float, ...]
+    latency: float  # [s]
+
+    def alone(self, nbytes: float, capacity: Sequence[float]) -> float:
+        """Time from start to arrival when nothing else uses the links. [s]
+
+        >>> Route((0, 1), (1.0, 2.0), 0.5).alone(100.0, [100.0, 100.0])
+        2.5
+        """
+        pairs = zip(self.links, self.copies, strict=True)
+        return self.latency + nbytes * max((n / capacity[link] for link, n in pairs), default=0.0)
+
+
+class _Flow:
+    """One message on its way. Mutable: its rate changes when a neighbour comes or goes."""
+
+    __slots__ = ("done", "epoch", "rate", "remaining", "route", "since")
+
+    def __init__(self, route: Route, nbytes: float, done: Done, now: float) -> None:
+        self.route = route
+        self.remaining = nbytes  # [bytes]
+        self.done = done
+        self.since = now  # when `remaining` was true [s]
+        self.rate = 0.0  # [bytes/s]
+        self.epoch = 0  # wake-ups of earlier epochs are void
+
+
+def fair_rates(routes: Sequence[Route], capacity: Sequence[float]) -> list[float]:
+    """Max-min fair rate of each of these concurrent flows. [bytes/s]
+
+    Progressive filling: all rates rise together; the flows of the link that fills first are fixed.
+
+    Source: Bertsekas and Gallager, "Data Networks", 2nd ed., section 6.5.2.
+
+    >>> fair_rates([Route((0,), (1,), 0), Route((0, 1), (1, 1), 0)], [10.0, 2.0])
+    [8.0, 2.0]
+    """
+    rates = [0.0] * len(routes)
+    users: dict[int, dict[int, float]] = {}
+    for index, route in enumerate(routes):
+        for link, copies in zip(route.links, route.copies, strict=True):
+            users.setdefault(link, {})[index] = copies
+    left = {link: capacity[link] for link in users}
+    while users:
+        level, full = min((left[link] / sum(flows.values()), link) for link, flows in users.items())
+        for index in list(users[full]):
+            rates[index] = level
+            for link, copies in zip(routes[index].links, routes[index].copies, strict=True):
+                flows = users.get(link)
+                if flows is not None and index in flows:
+                    del flows[index]
+                    left[link] = max(0.0, left[link] - copies * level)
+                    if not flows:
+                        del users[link]
+    return rates
+
+
+class Network:
+    """The flows under way. A class because SimPy's clock moves it: state is the point.
+
+    A flow's bytes leave at its rate from the start; the last one arrives a latency later.
+    """
+
+    def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
+        self._env = env
+        self._capacity = capacity  # by link [bytes/s]
+        self._users: list[dict[_Flow, None]] = [{} for _ in capacity]
+
+    def send(self, route: Route, nbytes: float, done: Done) -> None:
+        """Start a message; `done` is called when its last byte has arrived."""
+        if nbytes <= 0 or not route.links:
+            self._after(route.latency, done)
+            return
+        flow = _Flow(route, nbytes, done, self._env.now)
+        shared = False
+        for link in route.links:
+            users = self._users[link]
+            shared = shared or bool(users)
+            users[flow] = None
+        if shared:
+            self._share(flow)
+        else:
+            bottleneck = max(
+                n / self._capacity[link] for link, n in zip(route.links, route.copies, strict=True)
+            )
+            self._set_rate(flow, 1.0 / bottleneck)
+
+    def _after(self, delay: float, done: Done) -> None:
+        if delay > 0:
+            self._env.timeout(delay).callbacks.append(lambda _: done())
+        else:
+            done()
+
+    def _set_rate(self, flow: _Flow, rate: float) -> None:
+        flow.rate = rate
+        flow.epoch += 1
+        epoch = flow.epoch
+
+        def wake(_: simpy.Event) -> None:
+            if flow.epoch == epoch:
+                self._finish(flow)
+
+        self._env.timeout(flow.remaining / rate).callbacks.append(wake)
+
+    def _finish(self, flow: _Flow) -> None:
+        flow.epoch += 1
+        neighbour = None
+        for link in flow.route.links:
+            users = self._users[link]
+            del users[flow]
+            neighbour = next(iter(users), neighbour)
+        self._after(flow.route.latency, flow.done)
+        if neighbour is not None:
+            for other in self._neighbours(flow):
+                self._share(other)
+
+    def _neighbours(self, flow: _Flow) -> list[_Flow]:
+        """One flow of each group that the finished flow's links still touch."""
+        seen: dict[_Flow, None] = {}
+        heads = []
+        for link in flow.route.links:
+            for other in self._users[link]:
+                if other not in seen:
+                    heads.append(other)
+                    seen.update(self._group(other))
+        return heads
+
+    def _group(self, flow: _Flow) -> dict[_Flow, None]:
+        """The flows whose rates depend on this one's: those that share a link, and so on."""
+        group: dict[_Flow, None] = {flow: None}
+        frontier = [flow]
+        links: set[int] = set()
+        while frontier:
+            for link in frontier.pop().route.links:
+                if link not in links:
+                    links.add(link)
+                    fresh = [other for other in self._users[link] if other not in group]
+                    group.update(dict.fromkeys(fresh))
+                    frontier.extend(fresh)
+        return group
+
+    def _share(self, flow: _Flow) -> None:
+        """Give every flow that this one can affect its fair rate from now on."""
+        group = list(self._group(flow))
+        now = self._env.now
+        rates = fair_rates([member.route for member in group], self._capacity)
+        for member, rate in zip(group, rates, strict=True):
+            if rate != member.rate:
+                member.remaining = max(0.0, member.remaining - member.rate * (now - member.since))
+                member.since = now
+                self._set_rate(member, rate)

@@ -1,0 +1,88 @@
+"""Words of the command line that make or change a job: one option for every field of the plan."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import validated
+from simulator.job import Plan
+
+__all__ = ["add_job_options", "job_options", "two_numbers", "uniform_plan"]
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Options that make or change a job: one for every field of the plan."""
+    group = parser.add_argument_group("job")
+    text: dict[str, Any] = {"default": argparse.SUPPRESS}
+    group.add_argument("--name", help="name of the job", **text)
+    group.add_argument("--model", help="preset, config.json or TOML file", **text)
+    group.add_argument("--cluster", help="preset or TOML file", **text)
+    group.add_argument(
+        "--gpus", type=int, help="GPUs in all; sets dp when that is left out", **text
+    )
+    group.add_argument("--num-nodes", type=int, help="nodes of the cluster", **text)
+    group.add_argument("--seq-len", type=int, help="tokens in one sequence", **text)
+    group.add_argument("--global-batch-size", type=int, help="sequences in one step", **text)
+    plan = parser.add_argument_group("plan")
+    for name, field in Plan.model_fields.items():
+        flags = [f"--{name.replace('_', '-')}"]
+        if name == "num_microbatches":
+            flags.append("--microbatches")
+        help_text = (field.description or "").replace("%", "%%")
+        if name == "rows":
+            plan.add_argument("--rows", metavar="FILE", help=f"a file with {help_text}", **text)
+        elif field.annotation is bool:
+            plan.add_argument(
+                *flags, dest=name, action=argparse.BooleanOptionalAction, help=help_text, **text
+            )
+        else:
+            plan.add_argument(*flags, dest=name, type=_value, metavar="X", help=help_text, **text)
+
+
+def job_options(arguments: argparse.Namespace, not_of_the_job: set[str]) -> dict[str, Any]:
+    """What the user said of the job, and nothing else."""
+    options = {name: value for name, value in vars(arguments).items() if name not in not_of_the_job}
+    if hasattr(arguments, "rows"):
+        options["rows"] = _read_rows(arguments.rows)
+        options.setdefault("schedule", "custom")
+    return options
+
+
+def _read_rows(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the rows in {path}: {error}") from None
+
+
+def _value(text: str) -> int | str | list[int]:
+    """A word of the command line as a whole number, numbers with commas, or text."""
+    try:
+        return int(text)
+    except ValueError:
+        parts = text.split(",")
+        return [int(part) for part in parts] if all(p.strip().isdigit() for p in parts) else text
+
+
+def uniform_plan(options: dict[str, Any]) -> Plan:
+    """The plan of `--uniform`; an option that would be ignored is refused."""
+    legal = ("schedule", "pp", "vpp", "num_microbatches", "rows")
+    for name in options:
+        if name not in legal:
+            flags = ", ".join("--" + one.replace("_", "-") for one in legal)
+            raise ValueError(
+                f"--{name.replace('_', '-')} has no effect with --uniform; leave it out, or one of "
+                f"the two; --uniform goes with {flags}"
+            )
+    return validated(Plan, options, "plan")
+
+
+def two_numbers(text: str) -> tuple[float, float]:
+    """Forward and backward seconds of `--uniform`."""
+    try:
+        forward, backward = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"--uniform is {text!r}; give two numbers, forward and backward seconds, as in 1,2"
+        ) from None
+    return forward, backward

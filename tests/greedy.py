@@ -1,0 +1,113 @@
+"""Small timelines for the tests of pictures and files, without the simulator."""
+
+import numpy as np
+
+from simulator.schedule import Kind, Op, Schedule
+from simulator.timeline import Timeline
+
+SECONDS = {Kind.F: 1.0, Kind.B: 2.0, Kind.I: 1.0, Kind.W: 1.0, Kind.OPTIMIZER: 1.0}
+
+
+def gpipe(pp, m):
+    """All forwards, then all backwards."""
+    return Schedule.of(
+        [
+            [Op(r, Kind.F, i) for i in range(m)] + [Op(r, Kind.B, i) for i in range(m)]
+            for r in range(pp)
+        ]
+    )
+
+
+def one_f_one_b(pp, m, v=1):
+    """1F1B, interleaved when v > 1 (m is then a multiple of pp)."""
+    rows = []
+    for rank in range(pp):
+        total = m * v
+
+        def op(kind, i, rank=rank):
+            group, place = divmod(i, pp * v)
+            chunk = place // pp
+            chunk = chunk if kind is Kind.F else v - 1 - chunk
+            return Op(chunk * pp + rank, kind, group * pp + place % pp if v > 1 else i)
+
+        warm = min((pp - rank - 1) * (2 if v > 1 else 1) + (v - 1) * pp, total)
+        row = [op(Kind.F, i) for i in range(warm)]
+        for i in range(total - warm):
+            row += [op(Kind.F, warm + i), op(Kind.B, i)]
+        rows.append(row + [op(Kind.B, i) for i in range(total - warm, total)])
+    return Schedule.of(rows)
+
+
+def split(schedule):
+    """The same schedule with each backward in its two halves."""
+    halves = {Kind.F: (Kind.F,), Kind.B: (Kind.I, Kind.W)}
+    return Schedule.of(
+        [
+            [Op(op.stage, kind, op.microbatch) for op in row for kind in halves[op.kind]]
+            for row in schedule.rows
+        ]
+    )
+
+
+def run(schedule, seconds=SECONDS, transfer=0.0, optimizer=False, memory=True, scale=1.0):
+    """Greedy longest path; a forward takes a byte of memory, a backward gives it back."""
+    last = schedule.num_stages - 1
+    rows, done, free, spans = [list(r) for r in schedule.rows], {}, [0.0] * schedule.num_ranks, []
+    home = {op.stage: rank for rank, row in enumerate(rows) for op in row}
+    place = [0] * len(rows)
+    while any(p < len(row) for p, row in zip(place, rows, strict=True)):
+        for rank, row in enumerate(rows):
+            while place[rank] < len(row):
+                stage, kind, mb = row[place[rank]]
+                if kind is Kind.F:
+                    source = (stage - 1, Kind.F, mb) if stage else None
+                    names = (Kind.SEND_F, Kind.RECV_F)
+                elif kind is Kind.W:
+                    source = (stage, Kind.I, mb)
+                else:
+                    source = (stage + 1, kind, mb) if stage < last else (stage, Kind.F, mb)
+                    names = (Kind.SEND_B, Kind.RECV_B)
+                if source is not None and source not in done:
+                    break
+                ready = done.get(source, 0.0)
+                if transfer and source is not None and home[source[0]] != rank:
+                    spans.append(
+                        (home[source[0]], source[0], names[0], mb, ready, ready + transfer)
+                    )
+                    spans.append((rank, stage, names[1], mb, ready, ready + transfer))
+                    ready += transfer
+                start = max(free[rank], ready)
+                free[rank] = done[stage, kind, mb] = start + seconds[kind]
+                spans.append((rank, stage, kind, mb, start, free[rank]))
+                place[rank] += 1
+    if optimizer:
+        for stage, rank in home.items():
+            reduced = free[rank] + 1.5 * optimizer
+            spans.append((rank, stage, Kind.REDUCE_GRAD, -1, free[rank] - optimizer, reduced))
+        end = max(span[5] for span in spans)
+        spans += [
+            (r, s, Kind.OPTIMIZER, -1, end, end + optimizer) for s, r in home.items() if s == r
+        ]
+    spans.sort(key=lambda s: (s[0], s[4], s[2]))
+    columns = np.array(spans, dtype=float).T
+    types = (np.int32, np.int32, np.int8, np.int32, float, float)
+    names = ("rank", "stage", "kind", "microbatch", "start", "end")
+    t = {n: c.astype(d) for n, c, d in zip(names, columns, types, strict=True)}
+    t["start"], t["end"] = t["start"] * scale, t["end"] * scale
+    timeline = Timeline(**t)
+    return with_memory(timeline) if memory else timeline
+
+
+def with_memory(timeline):
+    """Samples after each F (+1.5 GB) and B (-1.5 GB) on top of 20 GB of weights."""
+    t = timeline.of(Kind.F, Kind.B, Kind.W)
+    rank = np.concatenate([np.arange(t.num_ranks), t.rank])
+    time = np.concatenate([np.zeros(t.num_ranks), np.where(t.kind == Kind.F, t.start, t.end)])
+    change = np.where(t.kind == Kind.F, 1.5e9, -1.5e9)
+    change = np.concatenate([np.full(t.num_ranks, 20e9), change])
+    order = np.lexsort((change, time, rank))
+    order = np.lexsort((time, rank))
+    rank, time, change = rank[order].astype(np.int32), time[order], change[order]
+    total = np.cumsum(change)
+    before = np.concatenate([[0.0], total])[np.searchsorted(rank, rank)]
+    return timeline.with_memory(rank, time, total - before)
