@@ -1,41 +1,24 @@
-"""Small timelines for the tests of pictures and files, without the simulator."""
+"""A second executor, for tests: greedy longest path in plain Python, without the engine."""
 
 import numpy as np
 
+from simulator.job import Plan
 from simulator.schedule import Kind, Op, Schedule
+from simulator.schedules import build
 from simulator.timeline import Timeline
 
 SECONDS = {Kind.F: 1.0, Kind.B: 2.0, Kind.I: 1.0, Kind.W: 1.0, Kind.OPTIMIZER: 1.0}
 
 
 def gpipe(pp, m):
-    """All forwards, then all backwards."""
-    return Schedule.of(
-        [
-            [Op(r, Kind.F, i) for i in range(m)] + [Op(r, Kind.B, i) for i in range(m)]
-            for r in range(pp)
-        ]
-    )
+    """Rows of GPipe."""
+    return build(Plan(schedule="gpipe", pp=pp, num_microbatches=m))
 
 
 def one_f_one_b(pp, m, v=1):
-    """1F1B, interleaved when v > 1 (m is then a multiple of pp)."""
-    rows = []
-    for rank in range(pp):
-        total = m * v
-
-        def op(kind, i, rank=rank):
-            group, place = divmod(i, pp * v)
-            chunk = place // pp
-            chunk = chunk if kind is Kind.F else v - 1 - chunk
-            return Op(chunk * pp + rank, kind, group * pp + place % pp if v > 1 else i)
-
-        warm = min((pp - rank - 1) * (2 if v > 1 else 1) + (v - 1) * pp, total)
-        row = [op(Kind.F, i) for i in range(warm)]
-        for i in range(total - warm):
-            row += [op(Kind.F, warm + i), op(Kind.B, i)]
-        rows.append(row + [op(Kind.B, i) for i in range(total - warm, total)])
-    return Schedule.of(rows)
+    """Rows of 1F1B, interleaved when v > 1 (m is then a multiple of pp)."""
+    name = "interleaved" if v > 1 else "1f1b"
+    return build(Plan(schedule=name, pp=pp, vpp=v, num_microbatches=m))
 
 
 def split(schedule):
@@ -50,7 +33,7 @@ def split(schedule):
 
 
 def run(schedule, seconds=SECONDS, transfer=0.0, optimizer=False, memory=True, scale=1.0):
-    """Greedy longest path; a forward takes a byte of memory, a backward gives it back."""
+    """Each op as soon as its rank and its input are there; `seconds` by kind, or kind and stage."""
     last = schedule.num_stages - 1
     rows, done, free, spans = [list(r) for r in schedule.rows], {}, [0.0] * schedule.num_ranks, []
     home = {op.stage: rank for rank, row in enumerate(rows) for op in row}
@@ -77,7 +60,8 @@ def run(schedule, seconds=SECONDS, transfer=0.0, optimizer=False, memory=True, s
                     spans.append((rank, stage, names[1], mb, ready, ready + transfer))
                     ready += transfer
                 start = max(free[rank], ready)
-                free[rank] = done[stage, kind, mb] = start + seconds[kind]
+                cost = seconds[kind] if isinstance(seconds, dict) else seconds[kind, stage]
+                free[rank] = done[stage, kind, mb] = start + cost
                 spans.append((rank, stage, kind, mb, start, free[rank]))
                 place[rank] += 1
     if optimizer:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import time
 
 import numpy as np
 import pytest
@@ -107,9 +106,7 @@ def test_timestamps_survive_the_cut_to_whole_nanoseconds():
     assert [int(us * 1000) for us in shown] == nanoseconds.tolist()
 
 
-def test_a_quarter_million_spans_take_seconds():
+def test_a_quarter_million_spans_read_back_equal():
     timeline = run(one_f_one_b(64, 690), transfer=0.05, memory=False)
     assert timeline.num_spans > 262_144
-    started = time.process_time()
-    chrome.encode(timeline, Labels(), ".json")
-    assert time.process_time() - started < 15  # about 1.5 s on a quiet machine
+    assert chrome.decode(chrome.encode(timeline, Labels(), ".json")) == timeline
