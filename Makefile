@@ -7,7 +7,7 @@ JOB := examples/sc21_145_6b.toml
 OUT := out/sc21_145_6b
 JOBS ?= 2
 
-.PHONY: run test check format clean
+.PHONY: run test check format images clean
 
 run: $(VENV)/.run
 	@mkdir -p out
@@ -36,6 +36,18 @@ $(VENV)/.run: pyproject.toml
 $(VENV)/.dev: pyproject.toml constraints-dev.txt $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
 	@touch $@
+
+# The pictures of the README and docs/.
+images: $(VENV)/.run
+	$(BIN)/bubblescope simulate --uniform 1,2 --pp 4 --microbatches 8 --schedule gpipe \
+		--no-gantt -o docs/images/gpipe.svg
+	$(BIN)/bubblescope simulate --uniform 1,2 --pp 4 --microbatches 8 --schedule 1f1b \
+		--no-gantt -o docs/images/1f1b.svg -o docs/images/1f1b.gif
+	$(BIN)/bubblescope simulate --uniform 1,2 --pp 4 --microbatches 8 --vpp 2 \
+		--schedule interleaved --no-gantt -o docs/images/interleaved.svg
+	$(BIN)/bubblescope simulate --uniform 1,2 --pp 64 --microbatches 512 --schedule 1f1b \
+		--no-gantt -o docs/images/1f1b_64_ranks.png
+	$(BIN)/bubblescope simulate $(JOB) --no-gantt -o docs/images/sc21_145_6b.svg
 
 clean:
 	rm -rf $(VENV) out build dist
