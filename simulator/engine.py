@@ -125,6 +125,7 @@ class _Run:
         size = lowered.num_ops
         self.kind: list[int] = lowered.kind.tolist()
         self.stage: list[int] = lowered.stage.tolist()
+        self.paired: list[bool] = lowered.paired.tolist()
         self.seconds: list[float] = _durations(lowered, costs, stragglers).tolist()
         self.start = [np.nan] * size
         self.end = [np.nan] * size
@@ -172,11 +173,16 @@ class _Run:
                 if need != NONE and not self.arrived[need]:
                     self.waiting[need] = event = env.event()
                     yield event
-                self.start[op] = env.now
-                seconds = self.seconds[op]
+                if self.paired[op]:
+                    continue  # it starts together with the next
+                ops = (op - 1, op) if op > first and self.paired[op - 1] else (op,)
+                for one in ops:
+                    self.start[one] = env.now
+                seconds = self._together(ops)
                 if seconds > 0:
                     yield env.timeout(seconds)
-                self.end[op] = env.now
+                for one in ops:
+                    self.end[one] = env.now
             elif kind <= Kind.RECV_B:
                 self.posted[op] = 1
                 if self.posted[self.peer[op]]:
@@ -184,6 +190,13 @@ class _Run:
             else:
                 self._collective(op, rank)
         at[rank] = stop
+
+    def _together(self, ops: tuple[int, ...]) -> float:
+        """Time of an op, or of an overlapped pair. [s]"""
+        if len(ops) == 1:
+            return self.seconds[ops[0]]
+        share = float(self.costs.pair_time[self.stage[ops[0]]])
+        return share * (self.seconds[ops[0]] + self.seconds[ops[1]])
 
     def _transfer(self, send: int) -> None:
         """Move one boundary tensor; both ends are posted."""

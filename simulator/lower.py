@@ -19,7 +19,12 @@ __all__ = [
     "unshard_after_step",
 ]
 
-_F, _B, _I, _W = (int(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
+Numbers = tuple[int, int, int, int]  # stage, kind, microbatch, paired
+
+_F, _W = int(Kind.F), int(Kind.W)
+_SEND_F, _RECV_F, _SEND_B, _RECV_B = (
+    int(kind) for kind in (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)
+)
 
 
 def lower(schedule: Schedule) -> Schedule:
@@ -37,64 +42,80 @@ def lower(schedule: Schedule) -> Schedule:
     num_ranks, last, width = schedule.num_ranks, schedule.num_stages - 1, schedule.num_microbatches
     home_f = _home(schedule, (Kind.F,))
     home_b = _home(schedule, (Kind.B, Kind.I))
-    ops = list(
-        zip(
-            schedule.stage.tolist(),
-            schedule.kind.tolist(),
-            schedule.microbatch.tolist(),
-            strict=True,
-        )
-    )
+    columns = (schedule.stage, schedule.kind, schedule.microbatch, schedule.paired)
+    ops = list(zip(*(column.tolist() for column in columns), strict=True))
     cursor = schedule.offsets[:-1].tolist()
     stop = schedule.offsets[1:].tolist()
     size = (last + 1) * width
     has_input = [bytearray(size), bytearray(size)]  # of F, of B or I
     has_input[0][:width] = b"\1" * width
     done_forward, done_input_grad = bytearray(size), bytearray(size)
-    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(num_ranks)]
+    rows: list[list[Numbers]] = [[] for _ in range(num_ranks)]
+
+    def ready(op: Numbers) -> int:
+        stage, kind, microbatch, _ = op
+        at = stage * width + microbatch
+        if kind == _F:
+            return has_input[0][at]
+        if kind == _W:
+            return done_input_grad[at]
+        return has_input[1][at] and done_forward[at]
+
+    def send(rank: int, op: Numbers) -> None:
+        """Hand the op's result on: by a transfer where the consumer sits on another rank."""
+        stage, kind, microbatch, _ = op
+        at = stage * width + microbatch
+        if kind == _F:
+            done_forward[at] = 1
+            if stage == last:
+                has_input[1][at] = 1
+                return
+            has_input[0][at + width] = 1
+            peer = home_f[at + width]
+            if peer != rank:
+                rows[rank].append((stage, _SEND_F, microbatch, 0))
+                rows[peer].append((stage + 1, _RECV_F, microbatch, 0))
+        elif kind != _W:
+            done_input_grad[at] = 1
+            if stage == 0:
+                return
+            has_input[1][at - width] = 1
+            peer = home_b[at - width]
+            if peer != rank:
+                rows[rank].append((stage, _SEND_B, microbatch, 0))
+                rows[peer].append((stage - 1, _RECV_B, microbatch, 0))
+
     waiting = [rank for rank in range(num_ranks) if cursor[rank] < stop[rank]]
     while waiting:
         progress = False
         for rank in waiting:
-            op = ops[cursor[rank]]
-            stage, kind, microbatch = op
-            at = stage * width + microbatch
-            if kind == _F:
-                if not has_input[0][at]:
+            at = cursor[rank]
+            op = ops[at]
+            if not ready(op):
+                continue
+            if op[3]:
+                second = ops[at + 1]
+                if not ready(second):
                     continue
-                done_forward[at] = 1
-                rows[rank].append(op)
-                if stage == last:
-                    has_input[1][at] = 1
-                else:
-                    has_input[0][at + width] = 1
-                    peer = home_f[at + width]
-                    if peer != rank:
-                        rows[rank].append((stage, int(Kind.SEND_F), microbatch))
-                        rows[peer].append((stage + 1, int(Kind.RECV_F), microbatch))
-            elif kind == _W:
-                if not done_input_grad[at]:
-                    continue
-                rows[rank].append(op)
+                rows[rank] += (op, second)
+                send(rank, op)
+                send(rank, second)
+                cursor[rank] += 2
             else:
-                if not (has_input[1][at] and done_forward[at]):
-                    continue
-                done_input_grad[at] = 1
                 rows[rank].append(op)
-                if stage > 0:
-                    has_input[1][at - width] = 1
-                    peer = home_b[at - width]
-                    if peer != rank:
-                        rows[rank].append((stage, int(Kind.SEND_B), microbatch))
-                        rows[peer].append((stage - 1, int(Kind.RECV_B), microbatch))
-            cursor[rank] += 1
+                send(rank, op)
+                cursor[rank] += 1
             progress = True
         if not progress:
-            raise Deadlock(
-                _stuck([(rank, Op(*_typed(ops[cursor[rank]]))) for rank in waiting], last)
-            )
+            heads = [
+                (rank, schedule.op(at))
+                for rank in waiting
+                for at in (cursor[rank], cursor[rank] + 1)[: 1 + ops[cursor[rank]][3]]
+                if not ready(ops[at])
+            ]
+            raise Deadlock(_stuck(heads, last))
         waiting = [rank for rank in waiting if cursor[rank] < stop[rank]]
-    return Schedule.of(rows)
+    return Schedule.of(np.array(row, np.int32).reshape(-1, 4) for row in rows)
 
 
 def post_receives_early(lowered: Schedule) -> Schedule:
@@ -109,10 +130,7 @@ def post_receives_early(lowered: Schedule) -> Schedule:
     1RECV_F0,1F0,1B0,1SEND_B0
     """
     compute = ~np.isin(lowered.kind, (Kind.RECV_F, Kind.RECV_B))
-    order = np.lexsort((compute, lowered.rank))
-    return Schedule(
-        lowered.offsets, lowered.stage[order], lowered.kind[order], lowered.microbatch[order]
-    )
+    return lowered.reordered(np.lexsort((compute, lowered.rank)))
 
 
 def reduce_when_ready(lowered: Schedule) -> Schedule:
@@ -137,21 +155,17 @@ def unshard_after_step(lowered: Schedule) -> Schedule:
     return _insert(lowered, steps, lowered.stage[steps], Kind.UNSHARD)
 
 
-def _typed(op: tuple[int, int, int]) -> tuple[int, Kind, int]:
-    return op[0], Kind(op[1]), op[2]
-
-
 def _check(schedule: Schedule) -> None:
     """Each stage runs each microbatch forward once, and backward once: as B, or as I and W."""
     if (schedule.kind > Kind.W).any():
         at = int(np.flatnonzero(schedule.kind > Kind.W)[0])
         raise ValueError(
-            f"{_where(schedule, at)} is {_op(schedule, at)}, but rows to lower hold only F, B, I "
+            f"{_where(schedule, at)} is {schedule.op(at)}, but rows to lower hold only F, B, I "
             "and W"
         )
     if (schedule.microbatch < 0).any():
         at = int(np.flatnonzero(schedule.microbatch < 0)[0])
-        raise ValueError(f"{_where(schedule, at)} is {_op(schedule, at)} without a microbatch")
+        raise ValueError(f"{_where(schedule, at)} is {schedule.op(at)} without a microbatch")
     shape = (Kind.W + 1, schedule.num_stages, schedule.num_microbatches)
     count = np.zeros(shape, np.int64)
     np.add.at(count, (schedule.kind, schedule.stage, schedule.microbatch), 1)
@@ -164,7 +178,7 @@ def _check(schedule: Schedule) -> None:
         )
         at = int(np.flatnonzero(same)[1])
         raise ValueError(
-            f"{_where(schedule, at)} is {_op(schedule, at)} for the second time; each op runs once"
+            f"{_where(schedule, at)} is {schedule.op(at)} for the second time; each op runs once"
         )
     forward, whole, halves = count[Kind.F], count[Kind.B], count[Kind.I] + count[Kind.W]
     for wrong, text in (
@@ -184,10 +198,6 @@ def _check(schedule: Schedule) -> None:
 def _where(schedule: Schedule, at: int) -> str:
     rank = int(schedule.rank[at])
     return f"row of rank {rank}, column {at - int(schedule.offsets[rank])}"
-
-
-def _op(schedule: Schedule, at: int) -> Op:
-    return Op(int(schedule.stage[at]), Kind(schedule.kind[at]), int(schedule.microbatch[at]))
 
 
 def _home(schedule: Schedule, kinds: tuple[Kind, ...]) -> list[int]:
@@ -243,4 +253,5 @@ def _insert(
         np.insert(lowered.stage, at, stage),
         np.insert(lowered.kind, at, int(kind)),
         np.insert(lowered.microbatch, at, NO_MICROBATCH),
+        np.insert(lowered.paired, at, False),
     )

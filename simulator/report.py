@@ -204,18 +204,23 @@ def split(
     on_stream = np.flatnonzero(timeline.kind <= Kind.OPTIMIZER)
     rank, kind = timeline.rank[on_stream], timeline.kind[on_stream]
     start, end = timeline.start[on_stream], timeline.end[on_stream]
-    busy = end - start
     step = kind == Kind.OPTIMIZER
-    _add(parts["optimizer"], rank[step], busy[step])
-    inside = tensor[on_stream] + recompute[on_stream]
-    _add(parts["tensor"], rank, tensor[on_stream])
-    _add(parts["recompute"], rank, recompute[on_stream])
-    _add(parts["compute"], rank[~step], (busy - inside)[~step])
-
     first = np.concatenate([[True], rank[1:] != rank[:-1]])
     before = np.where(first, 0.0, np.concatenate([[0.0], end[:-1]]))
-    gap = start - before
+    busy = end - np.maximum(start, before)  # nothing for the second op of an overlapped pair
+    _add(parts["optimizer"], rank[step], busy[step])
+    again = np.minimum(recompute[on_stream], busy)
+    exposed = np.minimum(tensor[on_stream], busy - again)
+    _add(parts["tensor"], rank, exposed)
+    _add(parts["recompute"], rank, again)
+    _add(parts["compute"], rank[~step], (busy - again - exposed)[~step])
+
+    gap = np.maximum(0.0, start - before)
     cause = awaited(timeline)[on_stream]
+    second = np.flatnonzero(~first & (start < before))  # a pair starts when both have their input
+    later = timeline.end[cause[second]] > timeline.end[cause[second - 1]]
+    later = (cause[second] >= 0) & (later | (cause[second - 1] < 0))
+    cause[second[later] - 1] = cause[second[later]]
     has = cause >= 0
     left = np.where(has, timeline.start[cause], 0.0)  # when the message left
     arrived = np.where(has, timeline.end[cause], 0.0)

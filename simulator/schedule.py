@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NO_MICROBATCH", "Columns", "Deadlock", "Kind", "Op", "Schedule", "awaited"]
+__all__ = ["NO_MICROBATCH", "Columns", "Deadlock", "Kind", "Op", "Pair", "Schedule", "awaited"]
 
 NO_MICROBATCH = -1  # ops that concern a stage as a whole: UNSHARD, RESHARD, REDUCE_GRAD, OPTIMIZER
 
@@ -98,6 +98,41 @@ class Op(NamedTuple):
         return cls(int(stage), Kind[kind], int(microbatch) if microbatch else NO_MICROBATCH)
 
 
+class Pair(NamedTuple):
+    """Two ops of one rank that run at the same time, as DualPipe overlaps a forward and a backward.
+
+    >>> Pair(Op(0, Kind.F, 1), Op(1, Kind.B, 0))
+    (0F1;1B0)OVERLAP_F_B
+    >>> Pair.parse("(0F1;1B0)OVERLAP_F_B").second
+    1B0
+    """
+
+    first: Op
+    second: Op
+
+    def __repr__(self) -> str:
+        """PyTorch's text."""
+        return f"({self.first};{self.second}){OVERLAP}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read PyTorch's text.
+
+        Raises:
+            ValueError: the text is no pair of two ops.
+        """
+        first, found, second = (
+            text.strip().removeprefix("(").removesuffix(")" + OVERLAP).partition(";")
+        )
+        if not found:
+            raise ValueError(f"{text!r} is no pair; write two ops as in (0F1;1B0){OVERLAP}")
+        return cls(Op.parse(first), Op.parse(second))
+
+
+OVERLAP = "OVERLAP_F_B"
+Item = Op | Pair
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """One row of ops per pipeline rank, as columns: row `r` is `offsets[r]:offsets[r + 1]`.
@@ -109,28 +144,29 @@ class Schedule:
     stage: NDArray[np.int32]  # shape (num_ops,)
     kind: NDArray[np.int8]  # shape (num_ops,)
     microbatch: NDArray[np.int32]  # shape (num_ops,)
+    paired: NDArray[np.bool_]  # shape (num_ops,): runs at the same time as the next op of its row
 
     @classmethod
-    def of(cls, rows: Iterable[Iterable[tuple[int, int, int]] | NDArray[np.integer]]) -> Self:
-        """Take rows of ops, or of integer arrays of shape (num_ops, 3).
+    def of(cls, rows: Iterable[Iterable[Item] | NDArray[np.integer]]) -> Self:
+        """Take rows of ops and pairs, or of integers: stage, kind, microbatch, shape (num_ops, 3).
+
+        A fourth column, if there is one, says that the op runs together with the next.
 
         >>> print(Schedule.of([[Op(0, Kind.F, 0), Op(0, Kind.B, 0)]]))
         0F0,0B0
         """
-        arrays = [
-            np.asarray(row if isinstance(row, np.ndarray) else list(row), dtype=np.int32).reshape(
-                -1, 3
-            )
-            for row in rows
-        ]
+        arrays = [row if isinstance(row, np.ndarray) else _numbers(row) for row in rows]
         if not arrays:
             raise ValueError(
                 "a schedule has at least one row, one per pipeline rank; this one is empty"
             )
-        flat = np.concatenate(arrays)
         lengths = np.fromiter((len(array) for array in arrays), np.int64, len(arrays))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return cls(offsets, flat[:, 0].copy(), flat[:, 1].astype(np.int8), flat[:, 2].copy())
+        columns = [np.concatenate([array[:, i] for array in arrays]) for i in range(3)]
+        paired = [a[:, 3] > 0 if a.shape[1] > 3 else np.zeros(len(a), bool) for a in arrays]
+        types = (np.int32, np.int8, np.int32)
+        stage, kind, microbatch = (c.astype(t) for c, t in zip(columns, types, strict=True))
+        return cls(offsets, stage, kind, microbatch, np.concatenate(paired))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -142,12 +178,12 @@ class Schedule:
         lines = [line for line in text.splitlines() if line.strip()]
         rows = []
         for rank, line in enumerate(lines):
-            row = []
+            row: list[Item] = []
             for column, cell in enumerate(line.split(",")):
                 if not cell.strip():
                     continue
                 try:
-                    row.append(Op.parse(cell))
+                    row.append(Pair.parse(cell) if ";" in cell else Op.parse(cell))
                 except ValueError as error:
                     raise ValueError(f"row of rank {rank}, column {column}: {error}") from None
             rows.append(row)
@@ -178,12 +214,26 @@ class Schedule:
         """The rank of every op, shape (num_ops,)."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.offsets))
 
+    def op(self, index: int) -> Op:
+        """The op at an index of the columns."""
+        return Op(int(self.stage[index]), Kind(self.kind[index]), int(self.microbatch[index]))
+
     def row(self, rank: int) -> tuple[Op, ...]:
-        """The ops of one rank, in order."""
+        """The ops of one rank, in order; the two of a pair stand one after the other."""
         part = slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
         columns = (self.stage[part], self.kind[part], self.microbatch[part])
         return tuple(
             Op(s, Kind(k), m) for s, k, m in zip(*(c.tolist() for c in columns), strict=True)
+        )
+
+    def items(self, rank: int) -> tuple[Item, ...]:
+        """The ops and pairs of one rank, in order."""
+        paired = self.paired[int(self.offsets[rank]) : int(self.offsets[rank + 1])].tolist()
+        row = self.row(rank)
+        return tuple(
+            Pair(op, row[at + 1]) if paired[at] else op
+            for at, op in enumerate(row)
+            if at == 0 or not paired[at - 1]
         )
 
     @property
@@ -191,18 +241,35 @@ class Schedule:
         """The rows of all ranks, in order."""
         return (self.row(rank) for rank in range(self.num_ranks))
 
+    def reordered(self, order: NDArray[np.intp]) -> Self:
+        """The same ops in another order, which keeps every op on its rank."""
+        stage, kind, microbatch = self.stage[order], self.kind[order], self.microbatch[order]
+        return type(self)(self.offsets, stage, kind, microbatch, self.paired[order])
+
     def __eq__(self, other: object) -> bool:
         """The same rows."""
         return isinstance(other, Schedule) and all(
             np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("offsets", "stage", "kind", "microbatch")
+            for name in ("offsets", "stage", "kind", "microbatch", "paired")
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
         """Comma-separated rows, as `parse` reads them."""
-        return "\n".join(",".join(map(str, row)) for row in self.rows)
+        rows = (self.items(rank) for rank in range(self.num_ranks))
+        return "\n".join(",".join(map(str, row)) for row in rows)
+
+
+def _numbers(row: Iterable[Item]) -> NDArray[np.int32]:
+    """Ops and pairs as integers, shape (num_ops, 4)."""
+    numbers: list[tuple[int, int, int, int]] = []
+    for item in row:
+        if isinstance(item, Pair):
+            numbers += [(*item.first, 1), (*item.second, 0)]
+        else:
+            numbers.append((*item, 0))
+    return np.array(numbers, np.int32).reshape(-1, 4)
 
 
 class Columns(Protocol):

@@ -1,11 +1,9 @@
 """Our rows in PyTorch's own types. The one file that touches PyTorch's private pipelining code."""
 
-from collections.abc import Iterable
-
 import torch
 from torch.distributed.pipelining import schedules as private
 
-from simulator.schedule import Op, Schedule
+from simulator.schedule import Op, Pair, Schedule
 
 __all__ = ["TESTED", "lowered_by_pytorch"]
 
@@ -23,18 +21,19 @@ def lowered_by_pytorch(schedule: Schedule) -> Schedule:
             f"torch {torch.__version__} has no _add_send_recv; use torch {TESTED[0]} to {TESTED[1]}"
         )
     home = dict(zip(schedule.stage.tolist(), schedule.rank.tolist(), strict=True))
-    actions = {rank: [_action(op) for op in row] for rank, row in enumerate(schedule.rows)}
+    actions = {rank: list(map(_action, schedule.items(rank))) for rank in range(schedule.num_ranks)}
     try:
         lowered = private._add_send_recv(actions, lambda stage: home[stage], schedule.num_stages)
     except AssertionError as error:
         raise ValueError(f"PyTorch cannot lower these rows: {error}") from None
-    return Schedule.of(_ops(lowered[rank]) for rank in range(schedule.num_ranks))
+    return Schedule.of(map(_item, lowered[rank]) for rank in range(schedule.num_ranks))
 
 
-def _action(op: Op) -> private._Action:
-    computation = private._ComputationType.from_str(op.kind.name)
-    return private._Action(op.stage, computation, op.microbatch)
+def _action(item: Op | Pair) -> private._Action:
+    action: private._Action = private._Action.from_str(str(item))
+    return action
 
 
-def _ops(actions: Iterable[private._Action]) -> list[Op]:
-    return [Op.parse(str(action)) for action in actions]
+def _item(action: private._Action) -> Op | Pair:
+    text = str(action)
+    return Pair.parse(text) if ";" in text else Op.parse(text)

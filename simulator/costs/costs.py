@@ -32,6 +32,9 @@ class Costs:
     activation_bytes: Column  # kept from F to the end of the backward, or of W [bytes]
     input_grad_bytes: Column  # the part of activation_bytes that I frees, or < 0 [bytes]
     transient_bytes: Column  # live only while a backward runs: recomputed activations [bytes]
+    pair_time: (
+        Column  # an overlapped pair's time over the sum of its ops', by the first's stage [1]
+    )
 
     @property
     def num_stages(self) -> int:
@@ -72,4 +75,5 @@ def uniform(num_stages: int, forward: float, backward: float) -> Costs:
         activation_bytes=np.ones(num_stages),
         input_grad_bytes=nothing,
         transient_bytes=nothing,
+        pair_time=np.ones(num_stages),
     )

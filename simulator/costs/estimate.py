@@ -261,4 +261,5 @@ def estimate(job: Job) -> Costs:
         weight_bytes=weights,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
+        pair_time=np.ones(stages),
     )
