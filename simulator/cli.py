@@ -105,7 +105,8 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--uniform",
         metavar="F,B",
-        help="instead of a model: seconds of one microbatch's forward and backward on one rank",
+        help="instead of a model: seconds of one microbatch's forward and backward on one rank, or "
+        "F,I,W with the backward in its two halves",
     )
     parser.add_argument("--latency", type=float, help="with --uniform: of every message [s]")
     add_job_options(parser)
@@ -145,7 +146,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> "Run":
     """The simulated run that the options of `simulate` describe."""
-    from simulator.options import job_options, two_numbers, uniform_plan
+    from simulator.options import job_options, uniform_plan, uniform_times
 
     options = job_options(arguments, PLAIN)
     if arguments.uniform is None:
@@ -163,8 +164,14 @@ def _run(arguments: argparse.Namespace) -> "Run":
         raise ValueError(
             f"--uniform takes the place of a job; leave out {arguments.job} or --uniform"
         )
-    forward, backward = two_numbers(arguments.uniform)
-    return simulate_uniform(uniform_plan(options), forward, backward, arguments.latency or 0.0)
+    forward, backward, weight_grad = uniform_times(arguments.uniform)
+    return simulate_uniform(
+        uniform_plan(options),
+        forward,
+        backward,
+        weight_grad=weight_grad,
+        latency=arguments.latency or 0.0,
+    )
 
 
 @dataclass(frozen=True)

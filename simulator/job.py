@@ -224,6 +224,9 @@ class Plan(Value):
     overlap_grad_reduce: bool = Field(
         False, description="a stage's gradients are reduced as soon as its last backward ends"
     )
+    activation_limit: Positive | None = Field(
+        None, description="most activation memory of a rank, for schedules that take one [bytes]"
+    )
     rows: str | None = Field(
         None, description="the rows of a schedule of one's own, one line a rank: 0F0,0F1,0B0,..."
     )

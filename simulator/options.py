@@ -1,13 +1,14 @@
 """Words of the command line that make or change a job: one option for every field of the plan."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import validated
 from simulator.job import Plan
 
-__all__ = ["add_job_options", "job_options", "two_numbers", "uniform_plan"]
+__all__ = ["add_job_options", "job_options", "uniform_plan", "uniform_times"]
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +56,18 @@ def _read_rows(path: str) -> str:
         raise ValueError(f"cannot read the rows in {path}: {error}") from None
 
 
-def _value(text: str) -> int | str | list[int]:
-    """A word of the command line as a whole number, numbers with commas, or text."""
-    try:
-        return int(text)
-    except ValueError:
-        parts = text.split(",")
-        return [int(part) for part in parts] if all(p.strip().isdigit() for p in parts) else text
+def _value(text: str) -> float | str | list[int]:
+    """A word of the command line as a number, whole numbers with commas, or text."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    parts = text.split(",")
+    return [int(part) for part in parts] if all(p.strip().isdigit() for p in parts) else text
 
 
 def uniform_plan(options: dict[str, Any]) -> Plan:
     """The plan of `--uniform`; an option that would be ignored is refused."""
-    legal = ("schedule", "pp", "vpp", "num_microbatches", "rows")
+    legal = ("schedule", "pp", "vpp", "num_microbatches", "activation_limit", "rows")
     for name in options:
         if name not in legal:
             flags = ", ".join("--" + one.replace("_", "-") for one in legal)
@@ -77,12 +78,17 @@ def uniform_plan(options: dict[str, Any]) -> Plan:
     return validated(Plan, options, "plan")
 
 
-def two_numbers(text: str) -> tuple[float, float]:
-    """Forward and backward seconds of `--uniform`."""
+def uniform_times(text: str) -> tuple[float, float, float | None]:
+    """Forward and full backward of `--uniform`, and the weight gradient's part if given. [s]"""
     try:
-        forward, backward = (float(part) for part in text.split(","))
+        times = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(
-            f"--uniform is {text!r}; give two numbers, forward and backward seconds, as in 1,2"
-        ) from None
-    return forward, backward
+        times = []
+    if len(times) == 2:
+        return times[0], times[1], None
+    if len(times) == 3:
+        return times[0], times[1] + times[2], times[2]
+    raise ValueError(
+        f"--uniform is {text!r}; give the seconds of forward and backward, as in 1,2, or of "
+        "forward, input gradient and weight gradient, as in 1,1,1"
+    )

@@ -50,9 +50,9 @@ def simulate(job: Job) -> Run:
         ValueError: the schedule does not do what the plan asks.
         Deadlock: the schedule's own rows cannot finish.
     """
-    schedule = build(job.plan)
-    lowered = _whole_step(schedule, job.plan)
     costs = estimate(job)
+    schedule = build(job.plan, costs, _neighbour_transfer(job, costs))
+    lowered = _whole_step(schedule, job.plan)
     fabric = connect(job, _pairs(lowered))
     timeline = engine.run(lowered, costs, fabric, job.cluster.stragglers)
     timeline = memory_samples(timeline, costs)
@@ -70,22 +70,31 @@ def simulate(job: Job) -> Run:
     )
 
 
-def simulate_uniform(plan: Plan, forward: float, backward: float, latency: float = 0.0) -> Run:
+def simulate_uniform(
+    plan: Plan,
+    forward: float,
+    backward: float,
+    *,
+    weight_grad: float | None = None,
+    latency: float = 0.0,
+) -> Run:
     """Simulate the textbook's pipeline: equal stages, free communication, no optimizer.
 
     Args:
         plan: the schedule and its sizes; sizes of the model and of other parallelism play no part.
         forward: one microbatch's forward through all chunks of one rank. [s]
-        backward: the same for the backward. [s]
+        backward: the same for the full backward. [s]
+        weight_grad: the part of it that is W when split; half when left out. [s]
         latency: of every point-to-point message. [s]
 
     >>> run = simulate_uniform(Plan(pp=4, num_microbatches=8), 1.0, 2.0)
     >>> run.report.step_time, round(run.report.bubble_to_ideal, 12)
     (33.0, 0.375)
     """
-    schedule = build(plan)
+    weight = None if weight_grad is None else weight_grad / plan.vpp
+    costs = uniform(plan.num_stages, forward / plan.vpp, backward / plan.vpp, weight)
+    schedule = build(plan, costs, latency)
     lowered = post_receives_early(lower(schedule))
-    costs = uniform(plan.num_stages, forward / plan.vpp, backward / plan.vpp)
     fabric = ideal(plan.pp, _pairs(lowered), latency)
     timeline = memory_samples(engine.run(lowered, costs, fabric), costs)
     name = f"{plan.schedule}, uniform costs"
@@ -99,6 +108,15 @@ def simulate_uniform(plan: Plan, forward: float, backward: float, latency: float
         timeline=timeline,
         report=_report(name, plan, timeline, parts),
     )
+
+
+def _neighbour_transfer(job: Job, costs: Costs) -> float:
+    """Time of one boundary tensor from the first pipeline rank to the second, on free links. [s]"""
+    if job.plan.pp == 1:
+        return 0.0
+    fabric = connect(job, [(0, 1)])
+    alone = fabric.sends[0, 1].alone(float(costs.boundary_bytes[0]), fabric.capacity)
+    return alone + float(costs.boundary_gather[0])
 
 
 def _whole_step(schedule: Schedule, plan: Plan) -> Schedule:

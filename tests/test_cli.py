@@ -155,7 +155,7 @@ BAD = {
     ),
     "GPUs that do not divide": ((*GPT, "--gpus", 100, "--tp", 8), "96 or 104"),
     "too few GPUs": ((*GPT, "--tp", 8, "--pp", 8, "--num-nodes", 2), "num_nodes = 8"),
-    "chunks without interleaving": ((*GPT, "--pp", 2, "--vpp", 2), "schedule interleaved"),
+    "chunks without interleaving": ((*GPT, "--pp", 2, "--vpp", 2), "use schedule interleaved"),
     "microbatches of no group": (
         (*UNIFORM, "--pp", 4, "--vpp", 2, "--schedule", "interleaved", "--microbatches", 6),
         "use 4 or 8",

@@ -21,7 +21,7 @@ from validator.pytorch_rows import lowered_by_pytorch
 
 def plan(name: str, pp: int, rounds: int, vpp: int) -> Plan:
     """A plan that every registered schedule accepts: microbatches a multiple of pp."""
-    chunked = name == "interleaved"
+    chunked = schedules()[name].chunks > 1
     return Plan(schedule=name, pp=pp, num_microbatches=pp * rounds, vpp=vpp if chunked else 1)
 
 
@@ -110,7 +110,9 @@ def test_an_unknown_schedule_is_answered_with_the_nearest():
 
 
 def test_chunks_are_refused_by_a_schedule_without_them():
-    with pytest.raises(ValueError, match=r"plan.vpp is 2, but schedule 1f1b has one chunk a rank"):
+    with pytest.raises(
+        ValueError, match=r"plan.vpp is 2, but schedule 1f1b takes no vpp; leave it out, or"
+    ):
         build(Plan(schedule="1f1b", pp=2, vpp=2, num_microbatches=2))
 
 

@@ -42,24 +42,43 @@ class Costs:
         return int(self.seconds.shape[1])
 
 
-def uniform(num_stages: int, forward: float, backward: float) -> Costs:
+def uniform(
+    num_stages: int,
+    forward: float,
+    backward: float,
+    weight_grad: float | None = None,
+    weight_memory: float = 1.0,
+) -> Costs:
     """Equal stages, free communication, one unit of activation memory for each op in flight.
 
-    `forward` and `backward` are the times of one microbatch through one stage [s]; a split backward
-    takes half in each part.
+    Args:
+        num_stages: model stages. [1]
+        forward: one microbatch's forward through one stage. [s]
+        backward: its full backward. [s]
+        weight_grad: the part of it that is W when split; half when left out. [s]
+        weight_memory: the part of the activation memory that only W frees, M_W / M_B. [1]
 
     >>> uniform(4, 1.0, 2.0).seconds[Kind.B]
     array([2., 2., 2., 2.])
     """
+    weight_grad = backward / 2 if weight_grad is None else weight_grad
     if forward <= 0 or backward <= 0:
         raise ValueError(
-            f"uniform costs are {forward:g} and {backward:g} s; "
-            f"forward and backward must be positive"
+            f"uniform costs are {forward:g} and {backward:g} s; forward and backward must be "
+            "positive"
         )
+    if not 0 < weight_grad < backward:
+        raise ValueError(
+            f"the weight gradient takes {weight_grad:g} s; it must be a part of the backward, "
+            f"{backward:g} s"
+        )
+    if not 0 <= weight_memory <= 1:
+        raise ValueError(f"weight_memory is {weight_memory:g}; it must be a share, 0 to 1")
     seconds = np.zeros((len(Kind), num_stages))
     seconds[Kind.F] = forward
     seconds[Kind.B] = backward
-    seconds[Kind.I] = seconds[Kind.W] = backward / 2
+    seconds[Kind.I] = backward - weight_grad
+    seconds[Kind.W] = weight_grad
     nothing = np.zeros(num_stages)
     return Costs(
         seconds=seconds,
@@ -73,7 +92,7 @@ def uniform(num_stages: int, forward: float, backward: float) -> Costs:
         gradient_bytes=nothing,
         optimizer_bytes=nothing,
         activation_bytes=np.ones(num_stages),
-        input_grad_bytes=nothing,
+        input_grad_bytes=np.full(num_stages, 1.0 - weight_memory),
         transient_bytes=nothing,
         pair_time=np.ones(num_stages),
     )

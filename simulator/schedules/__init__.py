@@ -1,7 +1,9 @@
 """The schedules: one file each, found by being here.
 
-A schedule is a function from `pp`, `num_microbatches` and, if it cuts a rank's layers into chunks,
-`vpp` to compute-only rows. `@register` names it; the command, the search and the tests pick it up.
+A schedule is a function to compute-only rows. It takes what it needs by name: fields of the Plan
+(`pp`, `num_microbatches`, `vpp` if it cuts a rank's layers into chunks, `activation_limit`), and,
+if it is made for given times, `costs` and `transfer`. `@register` names it; the command, the search
+and the tests pick it up.
 """
 
 import difflib
@@ -9,38 +11,62 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
+from simulator.costs import Costs, uniform
 from simulator.job import Plan
 from simulator.schedule import Schedule
 
-__all__ = ["build", "register", "schedules"]
+__all__ = ["Recipe", "build", "register", "schedules"]
 
 Generator = TypeVar("Generator", bound=Callable[..., Schedule])
 
-_REGISTRY: dict[str, Callable[..., Schedule]] = {}
+OPTIONAL = {"vpp": 1, "activation_limit": None}  # what a plan may ask for, and its default
 
 
-def register(name: str) -> Callable[[Generator], Generator]:
-    """Name a schedule."""
+@dataclass(frozen=True)
+class Recipe:
+    """A schedule's function, and the chunks on a rank that it is usually run with."""
+
+    generator: Callable[..., Schedule]
+    chunks: int = 1  # [1]
+
+    @cached_property
+    def takes(self) -> tuple[str, ...]:
+        """Names of what the function takes."""
+        return tuple(inspect.signature(self.generator).parameters)
+
+
+_REGISTRY: dict[str, Recipe] = {}
+
+
+def register(name: str, *, chunks: int = 1) -> Callable[[Generator], Generator]:
+    """Name a schedule; `chunks` is the `vpp` that shows it best."""
 
     def add(generator: Generator) -> Generator:
         assert name not in _REGISTRY, f"two schedules are named {name}"
-        _REGISTRY[name] = generator
+        _REGISTRY[name] = Recipe(generator, chunks)
         return generator
 
     return add
 
 
-def schedules() -> dict[str, Callable[..., Schedule]]:
+def schedules() -> dict[str, Recipe]:
     """Every schedule in this folder, by name."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(_REGISTRY.items()))
 
 
-def build(plan: Plan) -> Schedule:
+def build(plan: Plan, costs: Costs | None = None, transfer: float = 0.0) -> Schedule:
     """Compute-only rows of a plan's schedule.
+
+    Args:
+        plan: the schedule's name and sizes.
+        costs: for schedules made for given times; equal stages, F = I = W, when left out.
+        transfer: time of one message between neighbouring stages, likewise. [s]
 
     Raises:
         ValueError: the name is unknown, or the schedule does not do what the plan asks.
@@ -55,15 +81,19 @@ def build(plan: Plan) -> Schedule:
             f"plan.schedule is {plan.schedule!r}, which is unknown; {hint}"
             f"use one of {', '.join(known)}"
         )
-    generator = known[plan.schedule]
-    wanted = {name: getattr(plan, name) for name in inspect.signature(generator).parameters}
-    if plan.vpp > 1 and "vpp" not in wanted:
-        chunked = [name for name, g in known.items() if "vpp" in inspect.signature(g).parameters]
-        raise ValueError(
-            f"plan.vpp is {plan.vpp}, but schedule {plan.schedule} has one chunk a rank; "
-            f"use vpp = 1, or schedule {' or '.join(chunked)}"
-        )
-    return generator(**wanted)
+    recipe = known[plan.schedule]
+    for name, default in OPTIONAL.items():
+        if getattr(plan, name) != default and name not in recipe.takes:
+            takers = " or ".join(other for other, r in known.items() if name in r.takes)
+            instead = f", or use schedule {takers}" if takers else ""
+            raise ValueError(
+                f"plan.{name} is {getattr(plan, name)}, but schedule {plan.schedule} takes no "
+                f"{name}; leave it out{instead}"
+            )
+    given = {"costs": costs or uniform(plan.num_stages, 1.0, 2.0), "transfer": transfer}
+    return recipe.generator(
+        **{name: given[name] if name in given else getattr(plan, name) for name in recipe.takes}
+    )
 
 
 def _custom(plan: Plan) -> Schedule:

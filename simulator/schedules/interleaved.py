@@ -7,7 +7,7 @@ from simulator.schedules import register
 from simulator.schedules.one_f_one_b import alternate
 
 
-@register("interleaved")
+@register("interleaved", chunks=2)
 def interleaved(pp: int, num_microbatches: int, vpp: int) -> Schedule:
     """1F1B over vpp chunks a rank: rank r holds stages r, pp + r, 2 pp + r, ...
 
