@@ -35,7 +35,7 @@ def framed(fig: go.Figure, timeline: Timeline, labels: Labels) -> go.Figure:
         font={"family": "DejaVu Sans, Verdana, sans-serif", "size": 13, "color": INK},
         paper_bgcolor="white",
         plot_bgcolor="white",
-        uniformtext={"minsize": 10, "mode": "hide"},
+        uniformtext={"minsize": 8, "mode": "hide"},
         legend={
             "orientation": "h",
             "x": 0,
@@ -136,7 +136,7 @@ def _add_head(fig: go.Figure, labels: Labels) -> None:
 def _add_margin(fig: go.Figure, timeline: Timeline, labels: Labels, shown: list[int]) -> None:
     """Each rank's idle share and peak memory, at the right."""
     idle = idle_shares(timeline)
-    columns = [("idle", 66, [f"{100 * idle[rank]:.1f} %" for rank in shown])]
+    columns = [("no compute", 66, [f"{100 * idle[rank]:.1f} %" for rank in shown])]
     if len(timeline.memory_rank):
         peak = timeline.peak_memory()
         unit = byte_unit(float(peak.max()), labels.unit)

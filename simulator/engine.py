@@ -6,7 +6,8 @@ REDUCE_GRAD and UNSHARD are posted likewise; OPTIMIZER waits for its stage's red
 knows a schedule by name: a schedule that would hang on real GPUs hangs here, and says why.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter
+from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.costs import Costs
 from simulator.fabric import Fabric
+from simulator.grid import grid
 from simulator.network import Network
 from simulator.schedule import Deadlock, Kind, Op, Schedule, awaited
 from simulator.timeline import Timeline
@@ -75,8 +77,9 @@ def lone_transfers(moves: Transfers, costs: Costs, fabric: Fabric) -> NDArray[np
         if key not in known:
             source, target, boundary = key
             route = fabric.sends[source, target]
-            nbytes = float(costs.boundary_bytes[boundary])
-            known[key] = route.alone(nbytes, fabric.capacity) + float(
+            largest = float(costs.slice_tokens.max())
+            nbytes = largest * float(costs.boundary_bytes[boundary])
+            known[key] = route.alone(nbytes, fabric.capacity) + largest * float(
                 costs.boundary_gather[boundary]
             )
         lone[at] = known[key]
@@ -110,7 +113,8 @@ def _durations(
         factor[rank] = slow
     whole = costs.seconds[lowered.kind, lowered.stage]
     tensor = costs.tensor_seconds[lowered.kind, lowered.stage]
-    return (whole - tensor) * factor[lowered.rank] + tensor
+    alone = (whole - tensor) * factor[lowered.rank] + tensor
+    return alone * costs.share_of_time(lowered.microbatch)
 
 
 class _Run:
@@ -125,15 +129,21 @@ class _Run:
         size = lowered.num_ops
         self.kind: list[int] = lowered.kind.tolist()
         self.stage: list[int] = lowered.stage.tolist()
+        self.ranks: list[int] = lowered.rank.tolist()
         self.paired: list[bool] = lowered.paired.tolist()
         self.seconds: list[float] = _durations(lowered, costs, stragglers).tolist()
+        self.share_of_tokens: list[float] = costs.share_of_tokens(lowered.microbatch).tolist()
         self.start = [np.nan] * size
         self.end = [np.nan] * size
         self.posted = bytearray(size)
         self.arrived = bytearray(size)  # RECV and REDUCE_GRAD ops that are complete
         self.waiting: dict[int, simpy.Event] = {}  # by the op waited for
+        self.under_way = [0] * lowered.num_ranks  # posted transfers that are not complete
+        self.standing: dict[int, simpy.Event] = {}  # ranks at a WAIT
         self.at = lowered.offsets[:-1].tolist()  # where each rank stands
         self.moves = transfers(lowered)
+        self.holders = Counter(zip(self.kind, self.stage, strict=True))  # of collectives, by stage
+        self.gathering: dict[tuple[Kind, int], list[int]] = {}  # collectives not yet complete
         self.peer = [NONE] * size
         self.move = [NONE] * size
         for move, (a, b) in enumerate(
@@ -149,10 +159,12 @@ class _Run:
             self.env.process(self._rank(rank, offsets[rank], offsets[rank + 1]))
         self.env.run()
         start, end = np.array(self.start), np.array(self.end)
-        if np.isnan(end).any():
-            raise Deadlock(self._stuck())
         lowered = self.lowered
+        timed = lowered.kind != Kind.WAIT
+        if np.isnan(end[timed]).any():
+            raise Deadlock(self._stuck(), grid(self.lowered, self.at))
         order = np.lexsort((start, lowered.rank))
+        order = order[timed[order]]
         return Timeline(
             rank=lowered.rank[order],
             stage=lowered.stage[order],
@@ -185,10 +197,15 @@ class _Run:
                     self.end[one] = env.now
             elif kind <= Kind.RECV_B:
                 self.posted[op] = 1
+                self.under_way[rank] += 1
                 if self.posted[self.peer[op]]:
                     self._transfer(op if kind in (Kind.SEND_F, Kind.SEND_B) else self.peer[op])
+            elif kind == Kind.WAIT:
+                if self.under_way[rank]:
+                    self.standing[rank] = event = env.event()
+                    yield event
             else:
-                self._collective(op, rank)
+                self._collective(op)
         at[rank] = stop
 
     def _together(self, ops: tuple[int, ...]) -> float:
@@ -204,36 +221,40 @@ class _Run:
         self.start[send] = self.start[receive] = self.env.now
         moves = self.moves
         boundary = int(moves.boundary[move])
-        gather = float(self.costs.boundary_gather[boundary])
+        share = self.share_of_tokens[send]
+        gather = share * float(self.costs.boundary_gather[boundary])
 
         def arrive() -> None:
             if gather > 0:
-                self.env.timeout(gather).callbacks.append(lambda _: self._complete(receive, send))
+                self.env.timeout(gather).callbacks.append(lambda _: self._arrive(send, receive))
             else:
-                self._complete(receive, send)
+                self._arrive(send, receive)
 
         route = self.fabric.sends[int(moves.source[move]), int(moves.target[move])]
-        self.network.send(route, float(self.costs.boundary_bytes[boundary]), arrive)
+        self.network.send(route, share * float(self.costs.boundary_bytes[boundary]), arrive)
 
-    def _collective(self, op: int, rank: int) -> None:
-        """Start a data-parallel collective of one stage."""
-        stage, fabric = self.stage[op], self.fabric
-        self.start[op] = self.env.now
-        if self.kind[op] == Kind.REDUCE_GRAD:
-            route, share, nbytes = (
-                fabric.reduces[rank],
-                fabric.reduce_share,
-                self.costs.reduce_bytes,
-            )
-        elif self.kind[op] == Kind.UNSHARD:
-            route, share, nbytes = (
-                fabric.gathers[rank],
-                fabric.gather_share,
-                self.costs.unshard_bytes,
-            )
+    def _collective(self, op: int) -> None:
+        """Start a data-parallel collective of one stage, once every rank that holds it is there."""
+        kind, stage = Kind(self.kind[op]), self.stage[op]
+        group = self.gathering.setdefault((kind, stage), [])
+        group.append(op)
+        if len(group) < self.holders[kind, stage]:
+            return
+        del self.gathering[kind, stage]
+        if kind == Kind.REDUCE_GRAD:
+            ring, nbytes = self.fabric.reduces[stage], self.costs.reduce_bytes
+        elif kind == Kind.UNSHARD:
+            ring, nbytes = self.fabric.gathers[stage], self.costs.unshard_bytes
         else:
-            raise ValueError(f"the engine has no cost for {Kind(self.kind[op]).name}; leave it out")
-        self.network.send(route, share * float(nbytes[stage]), lambda: self._complete(op))
+            raise ValueError(f"the engine has no cost for {kind.name}; leave it out")
+        for member in group:
+            self.start[member] = self.env.now
+
+        def done() -> None:
+            for member in group:
+                self._complete(member)
+
+        self.network.send(ring.route, ring.share * float(nbytes[stage]), done)
 
     def _complete(self, op: int, *others: int) -> None:
         """Note an arrival and wake who waits for it."""
@@ -246,23 +267,39 @@ class _Run:
         if event is not None:
             event.succeed()
 
+    def _arrive(self, send: int, receive: int) -> None:
+        """Complete both ends of a transfer."""
+        self._complete(receive, send)
+        for end in (send, receive):
+            rank = self.ranks[end]
+            self.under_way[rank] -= 1
+            if not self.under_way[rank] and rank in self.standing:
+                self.standing.pop(rank).succeed()
+
     def _stuck(self) -> str:
         """Each stuck rank, its op and what that waits for."""
-        lowered = self.lowered
-        show: Callable[[int], Op] = lambda op: Op(  # noqa: E731
-            self.stage[op], Kind(self.kind[op]), int(lowered.microbatch[op])
-        )
-        stuck = []
+        lowered, stuck = self.lowered, []
         for rank, op in enumerate(self.at):
-            if op < lowered.offsets[rank + 1]:
-                need = self.needs[op]
-                what = (
-                    f"{show(need)}, which was never posted"
-                    if not self.posted[need]
-                    else f"{show(need)}"
+            first, stop = int(lowered.offsets[rank]), int(lowered.offsets[rank + 1])
+            if op >= stop:
+                continue
+            if self.kind[op] == Kind.WAIT:
+                ends = range(first, op)
+                needs = [e for e in ends if self.move[e] != NONE and np.isnan(self.end[e])]
+                after = next(
+                    (e for e in range(op, stop) if self.kind[e] <= Kind.OPTIMIZER), stop - 1
                 )
-                if self.posted[need]:
-                    peer = self.peer[need]
-                    what += f" from {show(peer)} of rank {int(lowered.rank[peer])}"
-                stuck.append(f"rank {rank} at {show(op)} waits for {what}")
+                head = f"rank {rank} before {lowered.op(after)}"
+            else:
+                needs, head = [self.needs[op]], f"rank {rank} at {lowered.op(op)}"
+            stuck.append(f"{head} waits for {', '.join(map(self._missing, needs))}")
         return "schedule cannot finish: " + "; ".join(stuck[:8])
+
+    def _missing(self, end: int) -> str:
+        """What one end of a transfer, or a reduction, still lacks."""
+        op = self.lowered.op(end)
+        if not self.posted[end]:
+            return f"{op}, which was never posted"
+        peer = self.peer[end]
+        way = "to" if op.kind.is_send else "from"
+        return f"{op} {way} {self.lowered.op(peer)} of rank {self.ranks[peer]}"

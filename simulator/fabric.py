@@ -3,12 +3,13 @@
 Global ranks follow Megatron's order: tensor, context, data, pipeline, the first varying fastest;
 expert-parallel groups lie within the data-parallel ones. GPU g of a node uses NIC
 `g * nics // gpus`. All copies of a message (one for each tensor-, context- and data-parallel peer)
-start at the same moment, so one flow stands for them; where they are not alike, the most loaded
-copy counts, because its group waits for it.
+start at the same moment, so one flow stands for them. It crosses the links of replica 0 and, where
+the copies are not alike, those of the most loaded one too, because all wait for the slowest.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +18,32 @@ from simulator.costs.communication import Collective, bytes_on_wire, collective_
 from simulator.job import Job
 from simulator.network import Route
 
-__all__ = ["Fabric", "connect", "gpus_of_plan", "ideal"]
+__all__ = ["Fabric", "Ring", "connect", "gpus_of_plan", "ideal"]
 
 Key = tuple[str, int, int]  # kind of link, node or GPU, NIC
 
 
+class Ring(NamedTuple):
+    """A data-parallel collective of one stage."""
+
+    route: Route
+    share: float  # bytes that a GPU sends for each byte of the buffer [1]
+
+
 @dataclass(frozen=True)
 class Fabric:
-    """Links and routes. Routes are by (sending pipeline rank, receiving pipeline rank)."""
+    """Links, and routes by (sending pipeline rank, receiving pipeline rank) or by stage."""
 
     capacity: tuple[float, ...]  # of each link, one direction [bytes/s]
     names: tuple[str, ...]
     sends: Mapping[tuple[int, int], Route]
-    reduces: tuple[Route, ...]  # gradient reduction of each pipeline rank
-    gathers: tuple[Route, ...]  # weight gathering of each pipeline rank
-    reduce_share: float = 0.0  # bytes that a GPU sends for each byte it reduces [1]
-    gather_share: float = 0.0  # bytes that a GPU sends for each byte it gathers [1]
-    nodes: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    reduces: Mapping[int, Ring]  # gradient reduction of each stage
+    gathers: Mapping[int, Ring]  # weight gathering of each stage
 
 
-def ideal(pp: int, pairs: Iterable[tuple[int, int]], latency: float = 0.0) -> Fabric:
+def ideal(pairs: Iterable[tuple[int, int]], latency: float = 0.0) -> Fabric:
     """A fabric without limits: every message between these pairs takes this latency. [s]"""
-    nothing = (Route((), (), 0.0),) * pp
-    return Fabric((), (), dict.fromkeys(pairs, Route((), (), latency)), nothing, nothing)
+    return Fabric((), (), dict.fromkeys(pairs, Route((), (), latency)), {}, {})
 
 
 def gpus_of_plan(pp: int, dp: int, cp: int, tp: int) -> NDArray[np.int64]:
@@ -51,9 +55,14 @@ def gpus_of_plan(pp: int, dp: int, cp: int, tp: int) -> NDArray[np.int64]:
     return np.arange(pp * dp * cp * tp).reshape(pp, dp, cp, tp)
 
 
-def connect(job: Job, pairs: Iterable[tuple[int, int]]) -> Fabric:
-    """Links of a job, with routes between these pairs of pipeline ranks."""
-    return _Wiring(job).fabric(pairs)
+def connect(
+    job: Job, pairs: Iterable[tuple[int, int]], homes: Mapping[int, tuple[int, ...]] | None = None
+) -> Fabric:
+    """Links of a job, with routes between these pairs of pipeline ranks.
+
+    `homes` says which pipeline ranks hold each stage; gradients are reduced over all of them.
+    """
+    return _Wiring(job).fabric(pairs, homes or {})
 
 
 class _Wiring:
@@ -74,23 +83,20 @@ class _Wiring:
         }
         self.links: dict[Key, int] = {}
 
-    def fabric(self, pairs: Iterable[tuple[int, int]]) -> Fabric:
-        plan = self.plan
+    def fabric(
+        self, pairs: Iterable[tuple[int, int]], homes: Mapping[int, tuple[int, ...]]
+    ) -> Fabric:
         sends = {(a, b): self._send(a, b) for a, b in sorted(pairs)}
-        split = plan.zero_stage > 0
+        split = self.plan.zero_stage > 0
         collective = Collective.REDUCE_SCATTER if split else Collective.ALL_REDUCE
-        reduces = tuple(self._ring(rank, collective) for rank in range(plan.pp))
-        gathers = tuple(self._ring(rank, Collective.ALL_GATHER) for rank in range(plan.pp))
-        peers = plan.dp * plan.cp
+        rings = {ranks: self._ring(ranks, collective) for ranks in sorted(set(homes.values()))}
+        gathers = {ranks: self._ring(ranks, Collective.ALL_GATHER) for ranks in rings}
         return Fabric(
             tuple(self.rate[kind.split()[0]] for kind, _, _ in self.links),
             tuple(self._name(key) for key in self.links),
             sends,
-            reduces,
-            gathers,
-            bytes_on_wire(collective, 1.0, peers),
-            bytes_on_wire(Collective.ALL_GATHER, 1.0, peers),
-            self.node[self.gpus[:, 0, 0, :]],
+            {stage: rings[ranks] for stage, ranks in homes.items()},
+            {stage: gathers[ranks] for stage, ranks in homes.items()},
         )
 
     def _link(self, key: Key) -> int:
@@ -127,42 +133,58 @@ class _Wiring:
         def load(path: list[Key]) -> float:
             return max(copies[key] / self.rate[key[0].split()[0]] for key in path)
 
-        path = max(paths, key=load)  # the first of equals: replica 0
-        near = path[0][0] == "port out"
+        crossed = dict.fromkeys([*paths[0], *max(paths, key=load)])
+        near = all(key[0].startswith("port") for key in crossed)
         latency = (self.cluster.intra_node if near else self.cluster.inter_node).latency
         return Route(
-            tuple(self._link(key) for key in path),
-            tuple(float(copies[key]) for key in path),
+            tuple(self._link(key) for key in crossed),
+            tuple(float(copies[key]) for key in crossed),
             latency,
         )
 
-    def _ring(self, rank: int, collective: Collective) -> Route:
-        """Route of one pipeline rank's data-parallel collective, all tensor-parallel peers at once.
+    def _ring(self, ranks: tuple[int, ...], collective: Collective) -> Ring:
+        """A collective over these ranks' data-parallel peers, all tensor-parallel peers at once.
 
         Each member of a ring sends to the next; within a node over its port, between nodes over as
         many NICs as the group has members there, each taking an equal share of the ring.
         """
-        groups = self.gpus[rank].reshape(-1, self.plan.tp).T  # (tp, members)
+        groups = self.gpus[list(ranks)].reshape(-1, self.plan.tp).T  # (tp, members)
         members = groups[0]
+        share = bytes_on_wire(collective, 1.0, len(members))
         if len(members) == 1:
-            return Route((), (), 0.0)
-        home = int(self.node[members[0]])
+            return Ring(Route((), (), 0.0), share)
         spanned = len(np.unique(self.node[members]))
         latency = collective_latency(
             collective, len(members), spanned, self.cluster.intra_node, self.cluster.inter_node
         )
-        load: dict[Key, float] = {}
-        if (self.node[members] == home).sum() > 1:
-            for way in ("port out", "port in"):
-                load[way, int(members[0]), 0] = 1.0
-        if spanned > 1:
-            for group in groups:
-                inside = group[self.node[group] == home]
-                for gpu in inside:
-                    for way in ("out", "in"):
-                        nic = (f"nic {way}", home, int(self.nic[gpu]))
-                        load[nic] = load.get(nic, 0.0) + 1.0 / len(inside)
-                        if self.cluster.oversubscription > 1:
-                            up = (f"uplink {way}", home, 0)
-                            load[up] = load.get(up, 0.0) + 1.0 / len(inside)
-        return Route(tuple(self._link(key) for key in load), tuple(load.values()), latency)
+        loads: dict[int, dict[Key, float]] = {}  # by node
+        for group in groups:
+            nodes, counts = np.unique(self.node[group], return_counts=True)
+            inside = dict(zip(nodes.tolist(), counts.tolist(), strict=True))
+            for gpu in group.tolist():
+                node = int(self.node[gpu])
+                load = loads.setdefault(node, {})
+                if inside[node] > 1:
+                    load["port out", gpu, 0] = load["port in", gpu, 0] = 1.0
+                if spanned > 1:
+                    self._add_network(load, gpu, 1.0 / inside[node])
+        chosen = loads[int(self.node[members[0]])] | max(loads.values(), key=self._slowest)
+        load = {key: share for key, share in chosen.items() if self._counts(key, members)}
+        links = tuple(self._link(key) for key in load)
+        return Ring(Route(links, tuple(load.values()), latency), share)
+
+    def _add_network(self, load: dict[Key, float], gpu: int, share: float) -> None:
+        """A GPU's share of its ring, in and out of its node."""
+        node, nic = int(self.node[gpu]), int(self.nic[gpu])
+        uplinks = [("uplink out", node, 0), ("uplink in", node, 0)]
+        ends = [("nic out", node, nic), ("nic in", node, nic)]
+        for key in ends + (uplinks if self.cluster.oversubscription > 1 else []):
+            load[key] = load.get(key, 0.0) + share
+
+    def _slowest(self, load: dict[Key, float]) -> float:
+        """Time that a node needs for each byte of its rings. [s/byte]"""
+        return max(share / self.rate[key[0].split()[0]] for key, share in load.items())
+
+    def _counts(self, key: Key, members: NDArray[np.int64]) -> bool:
+        """Of the ports, those of one ring are enough: the peers' are alike."""
+        return not key[0].startswith("port") or key[1] in members

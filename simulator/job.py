@@ -26,6 +26,11 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_not_bool)]
 
 
+MOST_OPS = 20_000_000  # forwards and backwards of one step; takes minutes and 10 GB
+MOST_GPUS = 2_000_000
+LEAST_BANDWIDTH = 1e-3  # [bytes/s]
+
+
 class Value(BaseModel):
     """A frozen, hashable value that refuses unknown fields."""
 
@@ -109,16 +114,19 @@ class Model(Value):
         norm = 2 if self.norm == "layernorm" else 1
         embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
         positions = self.seq_len if self.learned_positions else 0
-        layers = self.num_hidden_layers * self._parameters_per_layer(norm)
+        layers = self.num_hidden_layers * self.parameters_per_layer
         return layers + (embeddings + positions + norm) * self.hidden_size
 
-    def _parameters_per_layer(self, norm: int) -> int:
+    @property
+    def parameters_per_layer(self) -> int:
+        """Trained parameters of one layer. [1]"""
+        norm = 2 if self.norm == "layernorm" else 1
         hidden, ffn = self.hidden_size, self.intermediate_size
         query = self.num_attention_heads * self.head_dim
         qkv = query + 2 * self.num_key_value_heads * self.head_dim
         ups = 2 if self.gated_mlp else 1
         matrices = hidden * (qkv + query) + hidden * ffn * (ups + 1)
-        norms = 2 * norm * (hidden + (self.head_dim if self.qk_norm else 0))
+        norms = 2 * norm * hidden + (2 * self.head_dim if self.qk_norm else 0)
         qkv_biases = qkv if self.bias or self.qkv_bias else 0
         other_biases = 2 * hidden + ups * ffn if self.bias else 0
         return matrices + norms + qkv_biases + other_biases
@@ -168,6 +176,15 @@ class Link(Value):
     efficiency: Share = Field(
         1.0, description="share of the line rate that large messages reach [1]"
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.bandwidth < LEAST_BANDWIDTH:
+            raise ValueError(
+                f"bandwidth is {self.bandwidth:g} bytes/s, too little to end a step; use at least "
+                f"{LEAST_BANDWIDTH:g}"
+            )
+        return self
 
 
 class Cluster(Value):
@@ -221,8 +238,17 @@ class Plan(Value):
     scatter_gather: bool = Field(
         True, description="each tensor-parallel peer sends its share of a boundary tensor"
     )
+    p2p: Literal["overlapped", "blocking"] = Field(
+        "overlapped", description="transfers between stages: a rank works on, or stands still"
+    )
     overlap_grad_reduce: bool = Field(
         False, description="a stage's gradients are reduced as soon as its last backward ends"
+    )
+    microbatch_group_size: Count | None = Field(
+        None, description="microbatches that an interleaved chunk takes in a row; pp [1]"
+    )
+    num_slices: Count | None = Field(
+        None, description="slices of tokens that TeraPipe cuts each microbatch into; 1 [1]"
     )
     activation_limit: Positive | None = Field(
         None, description="most activation memory of a rank, for schedules that take one [bytes]"
@@ -261,6 +287,17 @@ class Plan(Value):
                 "plan.recompute is selective, but flash attention already recomputes the attention "
                 'core; use recompute = "none" or "full", or attention = "eager"'
             )
+        ops = 2 * self.num_stages * self.num_microbatches
+        if ops > MOST_OPS:
+            raise ValueError(
+                f"the plan has {self.num_stages:,} stages x {self.num_microbatches:,} "
+                f"microbatches, {ops:,} ops; at most {MOST_OPS:,} are simulated: use fewer "
+                "microbatches or stages"
+            )
+        if self.num_gpus > MOST_GPUS:
+            raise ValueError(
+                f"the plan uses {self.num_gpus:,} GPUs; at most {MOST_GPUS:,} are simulated"
+            )
         if (self.schedule == "custom") != (self.rows is not None):
             raise ValueError(
                 f"plan.schedule is {self.schedule} and plan.rows is "
@@ -296,7 +333,33 @@ class Job(Value):
         self._check_layers()
         self._check_sizes()
         self._check_cluster()
+        self._check_effect()
         return self
+
+    def _check_effect(self) -> None:
+        """An option that could have no effect is refused."""
+        plan = self.plan
+        for given, needed, text in (
+            (plan.sequence_parallel, plan.tp > 1, "sequence_parallel is true, but plan.tp is 1"),
+            (not plan.scatter_gather, plan.tp > 1, "scatter_gather is false, but plan.tp is 1"),
+            (
+                not plan.scatter_gather,
+                not plan.sequence_parallel,
+                "scatter_gather is false, but sequence_parallel sends shares anyway",
+            ),
+            (
+                plan.zero_stage > 0,
+                plan.dp > 1,
+                f"zero_stage is {plan.zero_stage}, but plan.dp is 1",
+            ),
+            (
+                plan.overlap_grad_reduce,
+                plan.dp > 1,
+                "overlap_grad_reduce is true, but plan.dp is 1",
+            ),
+        ):
+            if given and not needed:
+                raise ValueError(f"plan.{text}: it would have no effect; leave it out")
 
     def _check_layers(self) -> None:
         layers, stages = self.model.num_hidden_layers, self.plan.num_stages
@@ -339,6 +402,13 @@ class Job(Value):
             raise ValueError(
                 f"the plan uses pp x tp x cp x dp = {plan.num_gpus} GPUs, but {cluster.name} has "
                 f"{cluster.num_gpus}; use at least num_nodes = {nodes}"
+            )
+        node = cluster.gpus_per_node
+        if node % plan.tp and plan.tp % node:
+            fits = [str(tp) for tp in range(1, node + 1) if node % tp == 0]
+            raise ValueError(
+                f"plan.tp is {plan.tp}, but a node of {cluster.name} has {node} GPUs, so that some "
+                f"groups would lie across nodes; use {', '.join(fits)} or a multiple of {node}"
             )
         for rank in cluster.stragglers:
             if not 0 <= rank < plan.pp:

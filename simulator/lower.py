@@ -8,9 +8,11 @@ moment, so both ends of a pair list their transfers in one order and no pair can
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule
+from simulator.grid import grid
+from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule, awaited
 
 __all__ = [
+    "block",
     "lower",
     "post_receives_early",
     "reduce_at_end",
@@ -21,7 +23,7 @@ __all__ = [
 
 Numbers = tuple[int, int, int, int]  # stage, kind, microbatch, paired
 
-_F, _W = int(Kind.F), int(Kind.W)
+_F, _W, _OPTIMIZER = int(Kind.F), int(Kind.W), int(Kind.OPTIMIZER)
 _SEND_F, _RECV_F, _SEND_B, _RECV_B = (
     int(kind) for kind in (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)
 )
@@ -59,6 +61,8 @@ def lower(schedule: Schedule) -> Schedule:
             return has_input[0][at]
         if kind == _W:
             return done_input_grad[at]
+        if kind == _OPTIMIZER:
+            return 1
         return has_input[1][at] and done_forward[at]
 
     def send(rank: int, op: Numbers) -> None:
@@ -75,7 +79,7 @@ def lower(schedule: Schedule) -> Schedule:
             if peer != rank:
                 rows[rank].append((stage, _SEND_F, microbatch, 0))
                 rows[peer].append((stage + 1, _RECV_F, microbatch, 0))
-        elif kind != _W:
+        elif kind < _W:
             done_input_grad[at] = 1
             if stage == 0:
                 return
@@ -113,7 +117,7 @@ def lower(schedule: Schedule) -> Schedule:
                 for at in (cursor[rank], cursor[rank] + 1)[: 1 + ops[cursor[rank]][3]]
                 if not ready(ops[at])
             ]
-            raise Deadlock(_stuck(heads, last))
+            raise Deadlock(_stuck(heads, last), grid(schedule, cursor))
         waiting = [rank for rank in waiting if cursor[rank] < stop[rank]]
     return Schedule.of(np.array(row, np.int32).reshape(-1, 4) for row in rows)
 
@@ -131,6 +135,72 @@ def post_receives_early(lowered: Schedule) -> Schedule:
     """
     compute = ~np.isin(lowered.kind, (Kind.RECV_F, Kind.RECV_B))
     return lowered.reordered(np.lexsort((compute, lowered.rank)))
+
+
+def block(lowered: Schedule) -> Schedule:
+    """Blocking point-to-point, as Megatron's non-interleaved schedules communicate.
+
+    A rank receives an op's input right before the op and sends its result right after it, and
+    stands still meanwhile. A send and the next op's receive over the same pair of ranks go
+    together, Megatron's `send_forward_recv_backward`; other transfers go one after the other.
+
+    Source: NVIDIA/Megatron-LM, core/pipeline_parallel/schedules.py and p2p_communication.py.
+
+    >>> print(block(lower(Schedule.parse("0F0,0B0" + chr(10) + "1F0,1B0"))))
+    0F0,0SEND_F0,0RECV_B0,0WAIT,0B0
+    1RECV_F0,1WAIT,1F0,1B0,1SEND_B0,1WAIT
+    """
+    needs = awaited(lowered).tolist()
+    home = dict(zip(zip(*_ids(lowered), strict=True), lowered.rank.tolist(), strict=True))
+    rows = []
+    for rank in range(lowered.num_ranks):
+        first, stop = int(lowered.offsets[rank]), int(lowered.offsets[rank + 1])
+        row: list[Numbers] = []
+        open_to = -1  # the peer of sends that are posted and not yet waited for
+        for at in range(first, stop):
+            op = lowered.op(at)
+            if op.kind.is_receive:
+                continue  # posted by the op that needs it
+            if op.kind.is_send:
+                peer = _peer(op, home)
+                if open_to not in (-1, peer):
+                    row.append((op.stage, int(Kind.WAIT), NO_MICROBATCH, 0))
+                row.append((*op, 0))
+                open_to = peer
+                continue
+            needed = [needs[at]] + ([needs[at + 1]] if lowered.paired[at] else [])
+            if at > first and lowered.paired[at - 1]:
+                needed = []  # its partner has received for both
+            for receive in (need for need in needed if need >= 0):
+                message = lowered.op(receive)
+                peer = _peer(message, home)
+                if open_to not in (-1, peer):
+                    row.append((op.stage, int(Kind.WAIT), NO_MICROBATCH, 0))
+                row.append((*message, 0))
+                open_to = peer
+            if open_to != -1 and op.kind.is_compute:
+                row.append((op.stage, int(Kind.WAIT), NO_MICROBATCH, 0))
+                open_to = -1
+            row.append((*op, int(lowered.paired[at])))
+        if open_to != -1:
+            row.append((lowered.op(stop - 1).stage, int(Kind.WAIT), NO_MICROBATCH, 0))
+        rows.append(np.array(row, np.int32).reshape(-1, 4))
+    return Schedule.of(rows)
+
+
+def _ids(lowered: Schedule) -> tuple[list[int], list[int], list[int]]:
+    return lowered.stage.tolist(), lowered.kind.tolist(), lowered.microbatch.tolist()
+
+
+def _peer(transfer: Op, home: dict[tuple[int, int, int], int]) -> int:
+    """The rank at the other end of a transfer."""
+    other, step = {
+        Kind.SEND_F: (Kind.RECV_F, 1),
+        Kind.RECV_F: (Kind.SEND_F, -1),
+        Kind.SEND_B: (Kind.RECV_B, -1),
+        Kind.RECV_B: (Kind.SEND_B, 1),
+    }[transfer.kind]
+    return home[transfer.stage + step, int(other), transfer.microbatch]
 
 
 def reduce_when_ready(lowered: Schedule) -> Schedule:
@@ -157,18 +227,22 @@ def unshard_after_step(lowered: Schedule) -> Schedule:
 
 def _check(schedule: Schedule) -> None:
     """Each stage runs each microbatch forward once, and backward once: as B, or as I and W."""
-    if (schedule.kind > Kind.W).any():
-        at = int(np.flatnonzero(schedule.kind > Kind.W)[0])
+    empty = np.flatnonzero(np.diff(schedule.offsets) == 0)
+    if len(empty):
+        raise ValueError(f"row of rank {empty[0]} is empty; every rank holds at least one stage")
+    if (schedule.kind > Kind.OPTIMIZER).any():
+        at = int(np.flatnonzero(schedule.kind > Kind.OPTIMIZER)[0])
         raise ValueError(
-            f"{_where(schedule, at)} is {schedule.op(at)}, but rows to lower hold only F, B, I "
-            "and W"
+            f"{_where(schedule, at)} is {schedule.op(at)}, but rows to lower hold only F, B, I, W "
+            "and OPTIMIZER"
         )
-    if (schedule.microbatch < 0).any():
-        at = int(np.flatnonzero(schedule.microbatch < 0)[0])
+    work = schedule.kind <= Kind.W
+    if (work & (schedule.microbatch < 0)).any():
+        at = int(np.flatnonzero(work & (schedule.microbatch < 0))[0])
         raise ValueError(f"{_where(schedule, at)} is {schedule.op(at)} without a microbatch")
     shape = (Kind.W + 1, schedule.num_stages, schedule.num_microbatches)
     count = np.zeros(shape, np.int64)
-    np.add.at(count, (schedule.kind, schedule.stage, schedule.microbatch), 1)
+    np.add.at(count, (schedule.kind[work], schedule.stage[work], schedule.microbatch[work]), 1)
     if (count > 1).any():
         kind, stage, microbatch = (int(x[0]) for x in np.nonzero(count > 1))
         same = (

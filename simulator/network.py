@@ -8,6 +8,7 @@ and cloud simulations", ACM TOMACS 23(4), 2013).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import simpy
 
@@ -29,9 +30,17 @@ class Route:
     latency: float  # [s]
 
     def alone(self, nbytes: float, capacity: Sequence[float]) -> float:
-        """Time from start to arrival when nothing else uses the links. [s]
+        """Time from start to arrival when no other message uses the links, not even a copy. [s]
 
-        >>> Route((0, 1), (1.0, 2.0), 0.5).alone(100.0, [100.0, 100.0])
+        >>> Route((0, 1), (1.0, 2.0), 0.5).alone(100.0, [100.0, 200.0])
+        1.5
+        """
+        return self.latency + nbytes * max((1 / capacity[link] for link in self.links), default=0.0)
+
+    def together(self, nbytes: float, capacity: Sequence[float]) -> float:
+        """Time from start to arrival when all copies, and nothing else, use the links. [s]
+
+        >>> Route((0, 1), (1.0, 2.0), 0.5).together(100.0, [100.0, 100.0])
         2.5
         """
         pairs = zip(self.links, self.copies, strict=True)
@@ -68,17 +77,27 @@ def fair_rates(routes: Sequence[Route], capacity: Sequence[float]) -> list[float
         for link, copies in zip(route.links, route.copies, strict=True):
             users.setdefault(link, {})[index] = copies
     left = {link: capacity[link] for link in users}
-    while users:
-        level, full = min((left[link] / sum(flows.values()), link) for link, flows in users.items())
+    load = {link: sum(flows.values()) for link, flows in users.items()}
+    heap = [(left[link] / load[link], link) for link in users]
+    heapify(heap)
+    while heap:
+        level, full = heappop(heap)
+        if full not in users or level != left[full] / load[full]:
+            continue  # its flows were fixed since, or its share has grown
+        touched: dict[int, None] = {}
         for index in list(users[full]):
             rates[index] = level
-            for link, copies in zip(routes[index].links, routes[index].copies, strict=True):
-                flows = users.get(link)
-                if flows is not None and index in flows:
-                    del flows[index]
-                    left[link] = max(0.0, left[link] - copies * level)
-                    if not flows:
-                        del users[link]
+            for link in routes[index].links:
+                copies = users[link].pop(index)
+                left[link] = max(0.0, left[link] - copies * level)
+                load[link] -= copies
+                touched[link] = None
+        for link in touched:
+            if users[link]:
+                load[link] = max(load[link], min(users[link].values()))
+                heappush(heap, (left[link] / load[link], link))
+            else:
+                del users[link]
     return rates
 
 

@@ -67,7 +67,15 @@ def _value(text: str) -> float | str | list[int]:
 
 def uniform_plan(options: dict[str, Any]) -> Plan:
     """The plan of `--uniform`; an option that would be ignored is refused."""
-    legal = ("schedule", "pp", "vpp", "num_microbatches", "activation_limit", "rows")
+    legal: tuple[str, ...] = (
+        "schedule",
+        "pp",
+        "vpp",
+        "num_microbatches",
+        "microbatch_group_size",
+        "num_slices",
+    )
+    legal += ("activation_limit", "p2p", "rows")
     for name in options:
         if name not in legal:
             flags = ", ".join("--" + one.replace("_", "-") for one in legal)

@@ -18,10 +18,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedule import Kind, awaited
+from simulator.explain import causes, shortest
+from simulator.schedule import Kind
 from simulator.timeline import Timeline
 
-__all__ = ["IDLE", "SPLIT", "Report", "Split", "in_flight", "split"]
+__all__ = ["IDLE", "SPLIT", "Report", "Split", "in_flight", "spans_of_ranks", "split"]
 
 Column = NDArray[np.float64]
 
@@ -33,7 +34,10 @@ SPLIT = (*WORK, *COMMUNICATION, *IDLE)
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Where each pipeline rank's step goes; the fields add up to it. Arrays (num_ranks,) in [s]."""
+    """Where each pipeline rank's time goes; the fields add up to the makespan.
+
+    Arrays of shape (num_ranks,) in [s].
+    """
 
     compute: Column  # forward and backward without what follows
     recompute: Column  # activations computed again
@@ -67,11 +71,18 @@ class Report:
     num_ranks: int  # pipeline ranks [1]
     num_microbatches: int  # [1]
     num_gpus: int | None  # [1]
-    step_time: float  # [s]
+    step_time: float  # of an asynchronous schedule, an iteration's once it is steady [s]
+    makespan: float  # of all that was simulated: the step, or several iterations [s]
     bubble_fraction: float  # idle share of the step, mean over ranks [1]
     bubble_to_ideal: float  # idle over everything else, as Megatron's paper counts [1]
+    span_bubble: (
+        float  # idle share inside the largest single-rank span, the zero-bubble papers' [1]
+    )
+    internal_bubble: float  # idle share between each rank's first and last op, over all ranks [1]
     split: Split
     peak_in_flight: NDArray[np.int64]  # chunk-forwards held at once, shape (num_ranks,) [1]
+    weight_versions: NDArray[np.int64] | None = None  # most held at once, shape (num_ranks,) [1]
+    staleness: NDArray[np.int64] | None = None  # most updates missed, shape (num_ranks,) [1]
     peak_memory: Column | None = None  # shape (num_ranks,) [bytes]
     memory_capacity: float | None = None  # [bytes]
     memory_parts: dict[str, Column] | None = None  # at each rank's peak, shape (num_ranks,) [bytes]
@@ -137,16 +148,48 @@ class Report:
         Raises:
             ValueError: a field is missing or unknown, as from another version.
         """
-        table = {name: value for name, value in values.items() if name not in ("fits", "verdict")}
         try:
-            table["split"] = Split(**{k: np.array(v) for k, v in table["split"].items()})
-            for name in ("peak_in_flight", "peak_memory"):
-                table[name] = None if table[name] is None else np.array(table[name])
-            if table["memory_parts"] is not None:
-                table["memory_parts"] = {k: np.array(v) for k, v in table["memory_parts"].items()}
-            return cls(**table)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the saved report is of another version: {error}") from None
+            table = {k: v for k, v in values.items() if k not in ("fits", "verdict")}
+            table["split"] = Split(**{k: np.array(v, float) for k, v in table["split"].items()})
+            table["peak_in_flight"] = np.array(table["peak_in_flight"], np.int64)
+            for name in ("weight_versions", "staleness"):
+                if table[name] is not None:
+                    table[name] = np.array(table[name], np.int64)
+            if table["peak_memory"] is not None:
+                table["peak_memory"] = np.array(table["peak_memory"], float)
+                parts = table["memory_parts"].items()
+                table["memory_parts"] = {k: np.array(v, float) for k, v in parts}
+            missing = {f.name for f in fields(cls)} - set(table)
+            if missing:
+                raise KeyError(*missing)
+            report = cls(**table)
+            _check(report)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the saved report is damaged or of another version: {error}"
+            ) from None
+        return report
+
+
+def _check(report: Report) -> None:
+    """A saved report's numbers are numbers, one for each rank where they are columns."""
+    for f in fields(report):
+        value = getattr(report, f.name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        text = f.name in ("name", "schedule", "executor")
+        if text != isinstance(value, str) or (number and not 0 <= value < float("inf")):
+            raise ValueError(f"{f.name} is {value!r}")
+    columns = [*vars_of(report.split), report.peak_in_flight]
+    columns += [] if report.peak_memory is None else [report.peak_memory]
+    columns += list((report.memory_parts or {}).values())
+    for column in columns:
+        if column.shape != (report.num_ranks,) or not np.isfinite(column).all():
+            raise ValueError(f"a column is not one number for each of {report.num_ranks} ranks")
+
+
+def vars_of(parts: Split) -> list[Column]:
+    """The columns of a split, in order."""
+    return [getattr(parts, name) for name in SPLIT]
 
 
 def _sum(parts: Split, names: Iterable[str]) -> Column:
@@ -197,8 +240,8 @@ def split(
         timeline: the run.
         recompute: recomputation within each span, shape (num_spans,). [s]
         tensor: exposed tensor-parallel communication within each span, shape (num_spans,). [s]
-        lone: time of each span's transfer on free links, shape (num_spans,), where the span is a
-            RECV; left out, the shortest transfer over the same boundary stands for it. [s]
+        lone: time of each span's transfer on free links, shape (num_spans,), where the span is
+            one end of it; left out, the shortest transfer over the same boundary stands for it. [s]
     """
     parts = {name: np.zeros(timeline.num_ranks) for name in SPLIT}
     on_stream = np.flatnonzero(timeline.kind <= Kind.OPTIMIZER)
@@ -208,24 +251,27 @@ def split(
     first = np.concatenate([[True], rank[1:] != rank[:-1]])
     before = np.where(first, 0.0, np.concatenate([[0.0], end[:-1]]))
     busy = end - np.maximum(start, before)  # nothing for the second op of an overlapped pair
-    _add(parts["optimizer"], rank[step], busy[step])
-    again = np.minimum(recompute[on_stream], busy)
-    exposed = np.minimum(tensor[on_stream], busy - again)
+    again, exposed = recompute[on_stream].copy(), tensor[on_stream].copy()
+    second = np.flatnonzero(busy <= 0.0)
+    second = second[~first[second] & (start[second] < before[second])]
+    for column in (again, exposed):  # the pair's time is all on its first op
+        column[second - 1] += column[second]
+        column[second] = 0.0
+    again = np.minimum(again, busy)
+    exposed = np.minimum(exposed, busy - again)
+    rest = busy - again - exposed
     _add(parts["tensor"], rank, exposed)
     _add(parts["recompute"], rank, again)
-    _add(parts["compute"], rank[~step], (busy - again - exposed)[~step])
+    _add(parts["optimizer"], rank[step], rest[step])
+    _add(parts["compute"], rank[~step], rest[~step])
 
     gap = np.maximum(0.0, start - before)
-    cause = awaited(timeline)[on_stream]
-    second = np.flatnonzero(~first & (start < before))  # a pair starts when both have their input
-    later = timeline.end[cause[second]] > timeline.end[cause[second - 1]]
-    later = (cause[second] >= 0) & (later | (cause[second - 1] < 0))
-    cause[second[later] - 1] = cause[second[later]]
-    has = cause >= 0
+    cause = causes(timeline)[on_stream]
+    has = (cause >= 0) & (timeline.kind[cause] > Kind.OPTIMIZER)  # a message, no op of its own
     left = np.where(has, timeline.start[cause], 0.0)  # when the message left
     arrived = np.where(has, timeline.end[cause], 0.0)
     under_way = np.where(has, np.clip(arrived - np.maximum(before, left), 0.0, gap), 0.0)
-    alone = _shortest(timeline) if lone is None else lone
+    alone = shortest(timeline) if lone is None else lone
     excess = np.where(has, np.maximum(0.0, arrived - left - alone[cause]), 0.0)
     excess[excess <= 1e-12 * np.maximum(arrived, 1e-300)] = 0.0
     busy_link = np.where(step, 0.0, np.minimum(under_way, excess))
@@ -258,9 +304,17 @@ def _add(total: Column, rank: NDArray[np.int32], seconds: Column) -> None:
     total += np.bincount(rank, weights=seconds, minlength=len(total))
 
 
-def _shortest(timeline: Timeline) -> Column:
-    """The shortest span of each span's kind and stage, shape (num_spans,). [s]"""
-    least = np.full((len(Kind), timeline.num_stages), np.inf)
-    np.minimum.at(least, (timeline.kind, timeline.stage), timeline.end - timeline.start)
-    result: Column = least[timeline.kind, timeline.stage]
-    return result
+def spans_of_ranks(timeline: Timeline) -> tuple[Column, Column]:
+    """From each rank's first forward or backward to its last, and the idle in it, (num_ranks,). [s]
+
+    Overlapped pairs count once. The optimizer step is left out, as in the zero-bubble papers.
+    """
+    work = timeline.of(Kind.F, Kind.B, Kind.I, Kind.W)
+    begin, finish = np.full(timeline.num_ranks, np.inf), np.zeros(timeline.num_ranks)
+    np.minimum.at(begin, work.rank, work.start)
+    np.maximum.at(finish, work.rank, work.end)
+    same = np.concatenate([[False], work.rank[1:] == work.rank[:-1]])
+    before = np.where(same, np.concatenate([[0.0], work.end[:-1]]), -np.inf)
+    busy = work.end - np.maximum(work.start, before)
+    span = finish - begin
+    return span, span - np.bincount(work.rank, weights=busy, minlength=timeline.num_ranks)

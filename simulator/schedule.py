@@ -18,11 +18,18 @@ from numpy.typing import NDArray
 
 __all__ = ["NO_MICROBATCH", "Columns", "Deadlock", "Kind", "Op", "Pair", "Schedule", "awaited"]
 
-NO_MICROBATCH = -1  # ops that concern a stage as a whole: UNSHARD, RESHARD, REDUCE_GRAD, OPTIMIZER
+NO_MICROBATCH = -1  # ops that concern a stage as a whole, as REDUCE_GRAD and OPTIMIZER
 
 
 class Deadlock(ValueError):
-    """A schedule that cannot finish: names each stuck rank and what it waits for."""
+    """A schedule that cannot finish: names each stuck rank and what it waits for.
+
+    `grid` draws the rows with the spots marked.
+    """
+
+    def __init__(self, message: str, grid: str = "") -> None:
+        super().__init__(message)
+        self.grid = grid
 
 
 class Kind(IntEnum):
@@ -40,6 +47,7 @@ class Kind(IntEnum):
     UNSHARD = 9
     RESHARD = 10
     REDUCE_GRAD = 11
+    WAIT = 12  # the rank stands still until every transfer that it has posted is complete
 
     @property
     def is_compute(self) -> bool:
@@ -58,7 +66,9 @@ class Kind(IntEnum):
 
 
 _OP = re.compile(
-    r"(\d+)(" + "|".join(k.name for k in sorted(Kind, key=lambda k: -len(k.name))) + r")(\d*)"
+    r"(\d{1,9})("
+    + "|".join(k.name for k in sorted(Kind, key=lambda k: -len(k.name)))
+    + r")(\d{0,9})"
 )
 
 
@@ -92,7 +102,8 @@ class Op(NamedTuple):
         if match is None:
             kinds = " ".join(kind.name for kind in Kind)
             raise ValueError(
-                f"{text!r} is no op; write stage, kind and microbatch as in 2F0, kinds are {kinds}"
+                f"{text[:40]!r} is no op; write stage, kind and microbatch as in 2F0; kinds are "
+                f"{kinds}"
             )
         stage, kind, microbatch = match.groups()
         return cls(int(stage), Kind[kind], int(microbatch) if microbatch else NO_MICROBATCH)

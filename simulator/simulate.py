@@ -3,6 +3,7 @@
 Job -> Schedule -> Timeline -> Report, with Costs feeding the engine
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +11,15 @@ from numpy.typing import NDArray
 
 from simulator import engine
 from simulator.costs import Costs, estimate, uniform
+from simulator.costs.costs import MOST_SECONDS
 from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
+from simulator.costs.slices import attention_share, sliced
+from simulator.dialects import is_lowered
 from simulator.fabric import Fabric, connect, ideal
 from simulator.job import Job, Plan
 from simulator.lower import (
+    block,
     lower,
     post_receives_early,
     reduce_at_end,
@@ -22,9 +27,17 @@ from simulator.lower import (
     step_optimizer,
     unshard_after_step,
 )
-from simulator.report import Report, Split, in_flight, split
+from simulator.report import Report, Split, in_flight, spans_of_ranks, split
 from simulator.schedule import Kind, Schedule
-from simulator.schedules import build
+from simulator.schedules import build, schedules
+from simulator.staleness import (
+    Weights,
+    gradient_staleness,
+    peak_versions,
+    steady,
+    version_bytes,
+    with_versions,
+)
 from simulator.timeline import Timeline
 
 __all__ = ["Run", "simulate", "simulate_uniform"]
@@ -51,13 +64,19 @@ def simulate(job: Job) -> Run:
         Deadlock: the schedule's own rows cannot finish.
     """
     costs = estimate(job)
+    if job.plan.num_slices is not None:
+        costs = sliced(costs, [1] * job.plan.num_slices, attention_share(job.model))
     schedule = build(job.plan, costs, _neighbour_transfer(job, costs))
     lowered = _whole_step(schedule, job.plan)
-    fabric = connect(job, _pairs(lowered))
+    fabric = connect(job, _pairs(lowered), _homes(lowered))
     timeline = engine.run(lowered, costs, fabric, job.cluster.stragglers)
     timeline = memory_samples(timeline, costs)
-    parts = _split(timeline, lowered, costs, fabric)
-    report = _throughput(job, _report(job.name, job.plan, timeline, parts))
+    policy = _policy(job.plan)
+    if policy is not None:
+        timeline = with_versions(timeline, policy, costs.weight_bytes)
+    parts = _split(timeline, lowered, costs, fabric, job.cluster.stragglers)
+    report = _asynchronous(_report(job.name, job.plan, timeline, parts), job.plan, timeline)
+    report = _throughput(job, report)
     report = _memory(job, report, timeline, costs)
     return Run(
         name=job.name,
@@ -76,6 +95,7 @@ def simulate_uniform(
     backward: float,
     *,
     weight_grad: float | None = None,
+    weight_memory: float = 1.0,
     latency: float = 0.0,
 ) -> Run:
     """Simulate the textbook's pipeline: equal stages, free communication, no optimizer.
@@ -85,20 +105,26 @@ def simulate_uniform(
         forward: one microbatch's forward through all chunks of one rank. [s]
         backward: the same for the full backward. [s]
         weight_grad: the part of it that is W when split; half when left out. [s]
+        weight_memory: the part of the activation memory that only W frees, M_W / M_B. [1]
         latency: of every point-to-point message. [s]
 
     >>> run = simulate_uniform(Plan(pp=4, num_microbatches=8), 1.0, 2.0)
     >>> run.report.step_time, round(run.report.bubble_to_ideal, 12)
     (33.0, 0.375)
     """
+    if not 0 <= latency < MOST_SECONDS:
+        raise ValueError(
+            f"latency is {latency:g} s; it must be at least 0, and less than {MOST_SECONDS:g}"
+        )
     weight = None if weight_grad is None else weight_grad / plan.vpp
-    costs = uniform(plan.num_stages, forward / plan.vpp, backward / plan.vpp, weight)
+    costs = uniform(plan.num_stages, forward / plan.vpp, backward / plan.vpp, weight, weight_memory)
+    costs = sliced(costs, [1] * (plan.num_slices or 1))
     schedule = build(plan, costs, latency)
-    lowered = post_receives_early(lower(schedule))
-    fabric = ideal(plan.pp, _pairs(lowered), latency)
+    lowered = _with_transfers(schedule, plan)
+    fabric = ideal(_pairs(lowered), latency)
     timeline = memory_samples(engine.run(lowered, costs, fabric), costs)
     name = f"{plan.schedule}, uniform costs"
-    parts = _split(timeline, lowered, costs, fabric)
+    parts = _split(timeline, lowered, costs, fabric, {})
     return Run(
         name=name,
         job=None,
@@ -106,7 +132,7 @@ def simulate_uniform(
         schedule=schedule,
         costs=costs,
         timeline=timeline,
-        report=_report(name, plan, timeline, parts),
+        report=_asynchronous(_report(name, plan, timeline, parts), plan, timeline),
     )
 
 
@@ -115,20 +141,34 @@ def _neighbour_transfer(job: Job, costs: Costs) -> float:
     if job.plan.pp == 1:
         return 0.0
     fabric = connect(job, [(0, 1)])
-    alone = fabric.sends[0, 1].alone(float(costs.boundary_bytes[0]), fabric.capacity)
-    return alone + float(costs.boundary_gather[0])
+    seconds = fabric.sends[0, 1].together(float(costs.boundary_bytes[0]), fabric.capacity)
+    return seconds + float(costs.boundary_gather[0])
 
 
 def _whole_step(schedule: Schedule, plan: Plan) -> Schedule:
     """Lower the rows and add the data-parallel synchronisation and the optimizer step."""
-    lowered = post_receives_early(lower(schedule))
-    if plan.dp * plan.cp > 1:
+    lowered = _with_transfers(schedule, plan)
+    if (schedule.kind == Kind.OPTIMIZER).any():
+        if plan.dp * plan.cp > 1:
+            raise ValueError(
+                f"plan.dp is {plan.dp}, but the gradient reductions of an asynchronous schedule, "
+                f"as {plan.schedule}, are not costed yet; use dp = 1"
+            )
+        return lowered  # it updates its weights in its own rows
+    replicas = plan.dp * plan.cp * max(map(len, _homes(schedule).values()))
+    if replicas > 1:
         reduce = reduce_when_ready if plan.overlap_grad_reduce else reduce_at_end
         lowered = reduce(lowered)
     lowered = step_optimizer(lowered)
-    if plan.zero_stage > 0 and plan.dp * plan.cp > 1:
+    if plan.zero_stage > 0 and replicas > 1:
         lowered = unshard_after_step(lowered)
     return lowered
+
+
+def _with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
+    """The rows with their sends and receives, as the plan's point-to-point does them."""
+    how = block if plan.p2p == "blocking" else post_receives_early
+    return how(schedule if is_lowered(schedule) else lower(schedule))
 
 
 def _pairs(lowered: Schedule) -> set[tuple[int, int]]:
@@ -137,15 +177,26 @@ def _pairs(lowered: Schedule) -> set[tuple[int, int]]:
     return set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
 
 
-def _split(timeline: Timeline, lowered: Schedule, costs: Costs, fabric: Fabric) -> Split:
-    """The step by cause, with what the costs know of each span."""
-    at = (timeline.kind, timeline.stage)
+def _homes(schedule: Schedule) -> dict[int, tuple[int, ...]]:
+    """The ranks that hold each stage."""
+    held = np.unique(np.column_stack([schedule.stage, schedule.rank]), axis=0)
+    return {
+        int(stage): tuple(held[held[:, 0] == stage, 1].tolist()) for stage in np.unique(held[:, 0])
+    }
+
+
+def _split(
+    timeline: Timeline, lowered: Schedule, costs: Costs, fabric: Fabric, slow: Mapping[int, float]
+) -> Split:
+    """The step by cause, with what the costs know of each span; `slow` are the stragglers."""
+    factor = np.array([slow.get(rank, 1.0) for rank in range(timeline.num_ranks)])
     backward = np.isin(timeline.kind, (Kind.B, Kind.I))
     recompute = np.where(backward, costs.recompute_seconds[timeline.stage], 0.0)
+    share = costs.share_of_time(timeline.microbatch)
     return split(
         timeline,
-        recompute=recompute,
-        tensor=costs.tensor_seconds[at],
+        recompute=recompute * factor[timeline.rank] * share,
+        tensor=costs.tensor_seconds[timeline.kind, timeline.stage] * share,
         lone=_lone(timeline, lowered, costs, fabric),
     )
 
@@ -155,20 +206,19 @@ def _lone(
 ) -> NDArray[np.float64]:
     """Time of each span's transfer on free links, shape (num_spans,); zero where there is none."""
     moves = engine.transfers(lowered)
-    table = np.zeros((2, costs.num_stages))  # forward, backward; by receiving stage
     seconds = engine.lone_transfers(moves, costs, fabric)
-    way = (lowered.kind[moves.receive] == Kind.RECV_B).astype(np.int64)
-    np.maximum.at(table, (way, lowered.stage[moves.receive]), seconds)
-    lone = np.zeros(timeline.num_spans)
-    for way_index, kind in enumerate((Kind.RECV_F, Kind.RECV_B)):
-        mask = timeline.kind == kind
-        lone[mask] = table[way_index, timeline.stage[mask]]
+    table = np.zeros((len(Kind), costs.num_stages))
+    for ends in (moves.send, moves.receive):
+        np.maximum.at(table, (lowered.kind[ends], lowered.stage[ends]), seconds)
+    lone: NDArray[np.float64] = table[timeline.kind, timeline.stage]
     return lone
 
 
 def _report(name: str, plan: Plan, timeline: Timeline, parts: Split) -> Report:
     """The figures that need no model."""
     idle, total = float(parts.idle.sum()), timeline.makespan * plan.pp
+    span, inside = spans_of_ranks(timeline)
+    largest = int(span.argmax())
     return Report(
         name=name,
         schedule=plan.schedule,
@@ -177,10 +227,41 @@ def _report(name: str, plan: Plan, timeline: Timeline, parts: Split) -> Report:
         num_microbatches=plan.num_microbatches,
         num_gpus=None,
         step_time=timeline.makespan,
+        makespan=timeline.makespan,
         bubble_fraction=idle / total,
         bubble_to_ideal=idle / (total - idle),
+        span_bubble=float(inside[largest] / span[largest]),
+        internal_bubble=float(inside.sum() / span.sum()),
         split=parts,
         peak_in_flight=in_flight(timeline),
+    )
+
+
+def _policy(plan: Plan) -> Weights | None:
+    """Which weights an asynchronous schedule reads; None for a synchronous one."""
+    return schedules()[plan.schedule].weights if plan.rows is None else None
+
+
+def _asynchronous(report: Report, plan: Plan, timeline: Timeline) -> Report:
+    """An asynchronous schedule's figures are those of an iteration once it is steady."""
+    policy = _policy(plan)
+    if policy is None:
+        return report
+    pace = steady(timeline, plan.num_microbatches)
+    ranks = timeline.num_ranks
+    stale, held = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    home = np.zeros(timeline.num_stages, np.int64)
+    home[timeline.stage] = timeline.rank
+    np.maximum.at(held, home, peak_versions(timeline, policy))
+    np.maximum.at(stale, home, gradient_staleness(timeline, policy).max(axis=1))
+    bubble = pace.bubble_fraction
+    return replace(
+        report,
+        step_time=pace.iteration_time,
+        bubble_fraction=bubble,
+        bubble_to_ideal=bubble / (1 - bubble),
+        weight_versions=held,
+        staleness=stale,
     )
 
 
@@ -212,6 +293,10 @@ def _memory(job: Job, report: Report, timeline: Timeline, costs: Costs) -> Repor
         "gradients": held @ costs.gradient_bytes,
         "optimizer states": held @ costs.optimizer_bytes,
     }
+    policy = _policy(job.plan)
+    if policy is not None:
+        versions = version_bytes(timeline, policy, costs.weight_bytes)
+        parts["weight versions"] = versions - parts["weights"]
     parts["activations"] = peak - np.sum(list(parts.values()), axis=0)
     return replace(
         report,

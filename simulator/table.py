@@ -7,7 +7,7 @@ import numpy as np
 
 from simulator.report import IDLE, SPLIT, Report, fraction
 
-__all__ = ["compare_table", "report_table"]
+__all__ = ["columns", "compare_table", "percent", "report_table"]
 
 MOST_RANKS = 16  # rows of the split before ranks are left out
 
@@ -41,9 +41,9 @@ def report_table(report: Report, tokens: float | None = None) -> str:
     return "\n".join([*lines, "", *_split_rows(report)])
 
 
-def compare_table(reports: Sequence[Report]) -> str:
-    """Runs side by side: the figures that differ first, then those that do not."""
-    header = ["", *(report.name for report in reports)]
+def compare_table(reports: Sequence[Report], names: Sequence[str]) -> str:
+    """Runs side by side under these names: the figures that differ first, then the others."""
+    header = ["", *names]
     differs: list[list[str]] = []
     same: list[list[str]] = []
     for figure in (*FIGURES, *SHARES):
@@ -54,7 +54,7 @@ def compare_table(reports: Sequence[Report]) -> str:
             )
     if not differs:
         differs = [["no figure differs", *[""] * len(reports)]]
-    lines = _columns([header, *differs])
+    lines = columns([header, *differs])
     if same:
         lines += ["", "the same in all"] + [f"  {row[0]:<20}{row[1]}" for row in same]
     return "\n".join(lines)
@@ -80,13 +80,14 @@ def seconds(value: float) -> str:
     return f"{value * 1e6:.4g} us"
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share with two digits."""
     return f"{100 * value:.2f}%"
 
 
 def _bubble(value: float, of: str, report: Report) -> str:
     exact = fraction(value) if report.num_gpus is None else ""
-    return f"{_percent(value)}{f' = {exact}' if exact else ''} of {of}"
+    return f"{percent(value)}{f' = {exact}' if exact else ''} of {of}"
 
 
 def _throughput(report: Report) -> str:
@@ -101,7 +102,7 @@ def _throughput(report: Report) -> str:
 def _utilisation(report: Report) -> str:
     if report.mfu is None or report.hfu is None:
         return ""
-    return f"MFU {_percent(report.mfu)}, HFU {_percent(report.hfu)}"
+    return f"MFU {percent(report.mfu)}, HFU {percent(report.hfu)}"
 
 
 def _speed(report: Report) -> str:
@@ -119,6 +120,15 @@ def _flight(report: Report) -> str:
     return f"{first} on the first rank, {last} on the last"
 
 
+def _versions(report: Report) -> str:
+    if report.weight_versions is None or report.staleness is None:
+        return ""
+    return (
+        f"{report.weight_versions[0]} on the first rank, {report.weight_versions[-1]} on the last; "
+        f"gradients miss {report.staleness[0]} and {report.staleness[-1]} updates"
+    )
+
+
 FIGURES = (
     Figure(
         "step time", lambda r: f"{r.step_time:g}" if r.num_gpus is None else seconds(r.step_time)
@@ -128,14 +138,16 @@ FIGURES = (
     Figure("speed", _speed),
     Figure("bubble", lambda r: _bubble(r.bubble_fraction, "the step", r)),
     Figure("", lambda r: _bubble(r.bubble_to_ideal, "the ideal time", r)),
+    Figure("", lambda r: _bubble(r.span_bubble, "the largest single-rank span", r)),
     Figure("forwards in flight", _flight),
+    Figure("weight versions", _versions),
     Figure("peak memory", _peak),
 )
 SHARES = tuple(
     Figure(
         NAMES[name],
         lambda r, name=name: (
-            _percent(float(getattr(r.split, name).mean()) / r.step_time)  # type: ignore[misc]
+            percent(float(getattr(r.split, name).mean()) / r.makespan)  # type: ignore[misc]
             if getattr(r.split, name).any()
             else ""
         ),
@@ -145,18 +157,25 @@ SHARES = tuple(
 
 
 def _title(report: Report) -> str:
-    gpus = "" if report.num_gpus is None else f", {report.num_gpus:,} GPUs"
-    return (
-        f"{report.name}: {report.schedule}, {report.num_ranks} pipeline ranks{gpus}, "
-        f"{report.num_microbatches} microbatches"
-    )
+    counts = [(report.num_ranks, "pipeline rank"), (report.num_microbatches, "microbatch")]
+    if report.num_gpus is not None:
+        counts.insert(1, (report.num_gpus, "GPU"))
+    return f"{report.name}: {report.schedule}, {', '.join(_count(*count) for count in counts)}"
+
+
+def _count(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> _count(1, "GPU"), _count(2, "microbatch")
+    ('1 GPU', '2 microbatches')
+    """
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
 
 
 def _split_rows(report: Report) -> list[str]:
     """Where each rank's step goes, in percent; columns that are zero everywhere are left out."""
-    shown = [
-        name for name in SPLIT if (getattr(report.split, name) > 5e-5 * report.step_time).any()
-    ]
+    shown = [name for name in SPLIT if (getattr(report.split, name) > 5e-5 * report.makespan).any()]
     has_memory = report.peak_memory is not None
     header = [
         "share of the step [%]",
@@ -168,21 +187,21 @@ def _split_rows(report: Report) -> list[str]:
         ranks = sorted(set(np.linspace(0, len(ranks) - 1, MOST_RANKS).round().astype(int).tolist()))
     rows = [header]
     for rank in ranks:
-        shares = [100 * getattr(report.split, name)[rank] / report.step_time for name in shown]
+        shares = [100 * getattr(report.split, name)[rank] / report.makespan for name in shown]
         row = [f"rank {rank}", *(f"{share:.1f}" for share in shares)]
         if report.peak_memory is not None:
             row.append(f"{report.peak_memory[rank] / 1e9:.1f}")
         rows.append(row)
-    means = [100 * getattr(report.split, name).mean() / report.step_time for name in shown]
+    means = [100 * getattr(report.split, name).mean() / report.makespan for name in shown]
     rows.append(["mean", *(f"{share:.1f}" for share in means), *[""] * has_memory])
-    lines = _columns(rows)
+    lines = columns(rows)
     idle = [NAMES[name] for name in shown if name in IDLE]
     if idle:
         lines.append(f"idle: {', '.join(idle)}")
     return lines
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells, aligned: the first column left, the others right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [

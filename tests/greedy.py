@@ -3,7 +3,7 @@
 import numpy as np
 
 from simulator.job import Plan
-from simulator.schedule import Kind, Op, Schedule
+from simulator.schedule import Kind, Op, Pair, Schedule
 from simulator.schedules import build
 from simulator.timeline import Timeline
 
@@ -32,38 +32,66 @@ def split(schedule):
     )
 
 
-def run(schedule, seconds=SECONDS, transfer=0.0, optimizer=False, memory=True, scale=1.0):
+def run(
+    schedule,
+    seconds=SECONDS,
+    transfer=0.0,
+    optimizer=False,
+    memory=True,
+    scale=1.0,
+    pair_time=1.0,
+):
     """Each op as soon as its rank and its input are there; `seconds` by kind, or kind and stage."""
     last = schedule.num_stages - 1
-    rows, done, free, spans = [list(r) for r in schedule.rows], {}, [0.0] * schedule.num_ranks, []
-    home = {op.stage: rank for rank, row in enumerate(rows) for op in row}
+    rows = [list(schedule.items(rank)) for rank in range(schedule.num_ranks)]
+    done, free, spans = {}, [0.0] * schedule.num_ranks, []
+    home = {op.stage: rank for rank, row in enumerate(schedule.rows) for op in row}
+    where = {op: rank for rank, row in enumerate(schedule.rows) for op in row}
+
+    def source_of(stage, kind, mb):
+        if kind is Kind.OPTIMIZER:
+            return None
+        if kind is Kind.F:
+            return Op(stage - 1, Kind.F, mb) if stage else None
+        if kind is Kind.W:
+            return Op(stage, Kind.I, mb)
+        if stage == last:
+            return Op(stage, Kind.F, mb)
+        later = (Op(stage + 1, kind, mb) for kind in (Kind.B, Kind.I))
+        return next(op for op in later if op in where)
+
+    def arrival(rank, op):
+        """When an op's input is there, and its transfer's spans."""
+        source = source_of(*op)
+        ready = done.get(source, 0.0)
+        if not transfer or source is None or where[source] == rank:
+            return ready, []
+        forward = op.kind is Kind.F
+        names = (Kind.SEND_F, Kind.RECV_F) if forward else (Kind.SEND_B, Kind.RECV_B)
+        ends = ((where[source], source.stage, names[0]), (rank, op.stage, names[1]))
+        moves = [(*end, op.microbatch, ready, ready + transfer) for end in ends]
+        return ready + transfer, moves
+
     place = [0] * len(rows)
     while any(p < len(row) for p, row in zip(place, rows, strict=True)):
+        before = list(place)
         for rank, row in enumerate(rows):
             while place[rank] < len(row):
-                stage, kind, mb = row[place[rank]]
-                if kind is Kind.F:
-                    source = (stage - 1, Kind.F, mb) if stage else None
-                    names = (Kind.SEND_F, Kind.RECV_F)
-                elif kind is Kind.W:
-                    source = (stage, Kind.I, mb)
-                else:
-                    source = (stage + 1, kind, mb) if stage < last else (stage, Kind.F, mb)
-                    names = (Kind.SEND_B, Kind.RECV_B)
-                if source is not None and source not in done:
+                item = row[place[rank]]
+                ops = tuple(item) if isinstance(item, Pair) else (item,)
+                if any((s := source_of(*op)) is not None and s not in done for op in ops):
                     break
-                ready = done.get(source, 0.0)
-                if transfer and source is not None and home[source[0]] != rank:
-                    spans.append(
-                        (home[source[0]], source[0], names[0], mb, ready, ready + transfer)
-                    )
-                    spans.append((rank, stage, names[1], mb, ready, ready + transfer))
-                    ready += transfer
-                start = max(free[rank], ready)
-                cost = seconds[kind] if isinstance(seconds, dict) else seconds[kind, stage]
-                free[rank] = done[stage, kind, mb] = start + cost
-                spans.append((rank, stage, kind, mb, start, free[rank]))
+                inputs = [arrival(rank, op) for op in ops]
+                start = max(free[rank], *(ready for ready, _ in inputs))
+                costs = [
+                    seconds[k] if isinstance(seconds, dict) else seconds[k, s] for s, k, _ in ops
+                ]
+                free[rank] = start + sum(costs) * (pair_time if len(ops) > 1 else 1)
+                for op, (_, moves) in zip(ops, inputs, strict=True):
+                    done[op] = free[rank]
+                    spans += [*moves, (rank, *op, start, free[rank])]
                 place[rank] += 1
+        assert place != before, "the rows cannot finish"
     if optimizer:
         for stage, rank in home.items():
             reduced = free[rank] + 1.5 * optimizer
@@ -72,7 +100,7 @@ def run(schedule, seconds=SECONDS, transfer=0.0, optimizer=False, memory=True, s
         spans += [
             (r, s, Kind.OPTIMIZER, -1, end, end + optimizer) for s, r in home.items() if s == r
         ]
-    spans.sort(key=lambda s: (s[0], s[4], s[2]))
+    spans.sort(key=lambda s: (s[0], s[4], s[5] > s[4], s[2]))
     columns = np.array(spans, dtype=float).T
     types = (np.int32, np.int32, np.int8, np.int32, float, float)
     names = ("rank", "stage", "kind", "microbatch", "start", "end")

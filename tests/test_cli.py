@@ -155,7 +155,10 @@ BAD = {
     ),
     "GPUs that do not divide": ((*GPT, "--gpus", 100, "--tp", 8), "96 or 104"),
     "too few GPUs": ((*GPT, "--tp", 8, "--pp", 8, "--num-nodes", 2), "num_nodes = 8"),
-    "chunks without interleaving": ((*GPT, "--pp", 2, "--vpp", 2), "use schedule interleaved"),
+    "chunks without interleaving": (
+        (*GPT, "--pp", 2, "--vpp", 2),
+        "takes no vpp; leave it out, or use schedule",
+    ),
     "microbatches of no group": (
         (*UNIFORM, "--pp", 4, "--vpp", 2, "--schedule", "interleaved", "--microbatches", 6),
         "use 4 or 8",
@@ -172,8 +175,45 @@ BAD = {
     "an unknown suffix": (("export", SMALL, "x.doc"), ".html"),
     "a missing folder": (("export", SMALL, "nowhere/x.svg"), "nowhere does not exist"),
     "one run to compare": (("compare", SMALL), "at least two"),
+    "uniform costs that are no numbers at all": (("simulate", "--uniform", "nan,1"), "positive"),
+    "uniform costs without end": (("simulate", "--uniform", "inf,1"), "less than 1e+12"),
+    "a negative latency": ((*UNIFORM, "--latency", "-1"), "at least 0"),
+    "more work than is simulated": ((*UNIFORM, "--microbatches", 10**12), "use fewer microbatches"),
+    "more GPUs than are simulated": ((*GPT, "--dp", 10**9), "at most 2,000,000"),
+    "tp across nodes": ((*GPT, "--tp", 6), "use 1, 2, 4, 8 or a multiple of 8"),
+    "sequence parallelism without tp": ((*GPT, "--sequence-parallel"), "no effect"),
+    "zero without dp": ((*GPT, "--zero-stage", 1), "no effect"),
+    "an output twice": (("export", SMALL, "a.svg", "a.svg"), "given twice"),
+    "no number for a number": (("simulate", SMALL, "--tokens", "3T"), "invalid float value"),
+    "an unknown option": (("simulate", SMALL, "--tpp", "3"), "--help"),
     "a narrow terminal": ((*UNIFORM, "--width", 12), "too narrow"),
 }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step_time": -1.0},
+        {"peak_in_flight": None},
+        {"mfu": "half"},
+        {"split": 5},
+        {"num_ranks": 3},
+    ],
+    ids=str,
+)
+def test_a_damaged_report_is_refused(capsys, tmp_path, change):
+    saved = tmp_path / "run.json"
+    run(capsys, "simulate", SMALL, "--no-gantt", "-o", saved)
+    document = json.loads(saved.read_text())
+    document["otherData"]["report"] |= change
+    saved.write_text(json.dumps(document))
+    assert "damaged or of another version" in refused(capsys, "compare", saved, SMALL)
+
+
+def test_json_with_tokens_has_the_days(capsys):
+    _, out, _ = run(capsys, "simulate", SMALL, "--json", "--tokens", "1e12")
+    days = simulate(load_job(SMALL)).report.days(1e12)
+    assert json.loads(out)["training_days"] == days
 
 
 @pytest.mark.parametrize(("words", "way_out"), BAD.values(), ids=BAD)
@@ -184,8 +224,23 @@ def test_refused_in_one_line(capsys, words, way_out):
 def test_a_deadlocked_schedule_names_each_rank(capsys, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("0B0,0F0\n1F0,1B0\n")
-    line = refused(capsys, *UNIFORM, "--pp", 2, "--rows", rows)
-    assert "rank 0 at 0B0 waits for 1B0; rank 1 at 1F0 waits for 0F0" in line
+    code, out, err = run(capsys, *UNIFORM, "--pp", 2, "--rows", rows)
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        "bubblescope: error: schedule cannot finish: rank 0 at 0B0 waits for 1B0; "
+        "rank 1 at 1F0 waits for 0F0",
+        "rank 0  [0B0] 0F0",
+        "rank 1  [1F0] 1B0",
+    ]
+
+
+def test_interleaved_hangs_under_blocking_sends_and_says_where(capsys):
+    words = ("--pp", 2, "--vpp", 2, "--microbatches", 4, "--schedule", "interleaved")
+    assert run(capsys, *UNIFORM, *words)[0] == 0
+    code, _, err = run(capsys, *UNIFORM, *words, "--p2p", "blocking")
+    assert code == 2
+    assert "rank 0 before 0F3 waits for 2SEND_B0 to 1RECV_B0 of rank 1" in err
+    assert "[0WAIT]" in err
 
 
 @pytest.mark.parametrize(
@@ -264,3 +319,94 @@ def test_simulating_needs_neither_torch_nor_plotly_nor_matplotlib():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == ""
+
+
+SCHEDULES = ("compare", "--pp", 4, "--microbatches", 8)
+
+
+def test_compare_ranks_every_schedule_and_names_those_that_refuse(capsys):
+    code, out, _ = run(capsys, *SCHEDULES, "--schedules", "all", "--microbatches", 9)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["schedule", "step", "bubble"]
+    assert any(line.startswith("interleaved: plan.num_microbatches is 9") for line in lines)
+    steps = [line.split("  ")[1:] for line in lines[1:20]]
+    times = [float(next(word for word in cells if word.strip())) for cells in steps]
+    assert times == sorted(times)
+
+
+def test_compare_draws_the_schedules_on_one_time_axis(capsys, tmp_path):
+    picture = tmp_path / "all.svg"
+    run(capsys, *SCHEDULES, "--schedules", "gpipe,1f1b,zb-h1", "-o", picture)
+    text = picture.read_text()
+    for title in ("gpipe: 33", "1f1b: 33", "zb-h1: 27"):
+        assert f">{title}</text>" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        ((*SCHEDULES, "--schedules", "1f1b,nosuch"), "use all, or some of"),
+        (("compare", "--schedules", "all", "--pp", 4), "needs --microbatches"),
+        ((*SCHEDULES, SMALL, SMALL), "--pp goes with --schedules"),
+        ((*SCHEDULES, "--schedules", "all", SMALL), "not both"),
+        ((*SCHEDULES, "--schedules", "1f1b", "-o", "x.doc"), ".svg"),
+        (("export", "1f1b", "x.csv", "--pp", 2), "need --microbatches"),
+        (
+            ("export", "1f1b", "x.svg", "--pp", 2, "--microbatches", 2),
+            "use the suffix .csv or .txt",
+        ),
+        (("export", SMALL, "x.svg", "--dialect", "zero-bubble"), "is for the rows of a schedule"),
+        (("explain", SMALL, "--time", 0.1), "--time needs --rank"),
+        (("explain", SMALL, "--rank", 9, "--time", 0.1), "ranks 0 to 3"),
+        (
+            ("optimize", "--pp", 2, "--microbatches", 4, "--activation-limit", "0.5"),
+            "the least possible is 1",
+        ),
+    ],
+)
+def test_what_these_verbs_refuse(capsys, words, way_out):
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert way_out in err
+
+
+def test_export_writes_rows_in_a_dialect(capsys, tmp_path):
+    rows = tmp_path / "rows.csv"
+    run(capsys, "export", "1f1b", rows, "--pp", 2, "--microbatches", 2)
+    assert rows.read_text() == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    run(
+        capsys, "export", "1f1b", rows, "--pp", 2, "--microbatches", 2, "--dialect", "pytorch-comms"
+    )
+    assert "0SEND_F0" in rows.read_text()
+    assert run(capsys, *UNIFORM, "--pp", 2, "--microbatches", 2, "--rows", rows)[0] == 0
+
+
+def test_explain_names_the_longest_gaps_and_the_critical_path(capsys, tmp_path):
+    saved = tmp_path / "run.json"
+    run(capsys, *UNIFORM, "--pp", 4, "--microbatches", 8, "--no-gantt", "-o", saved)
+    _, out, _ = run(capsys, "explain", saved, "--rank", 0, "--most", 1)
+    assert out.startswith(
+        "rank 0 idles 6 s from 4 to 10 (warm-up): 0B0 waits for 0RECV_B0 of rank 1"
+    )
+    _, out, _ = run(capsys, "explain", saved, "--critical-path")
+    assert out.splitlines()[0].split() == ["0", "1", "rank", "0", "0F0"]
+    assert out.splitlines()[-1].split()[-1] == "0B7"
+
+
+def test_the_critical_path_is_drawn_on_request(capsys, tmp_path):
+    plain, marked = tmp_path / "plain.svg", tmp_path / "marked.svg"
+    words = (*UNIFORM, "--pp", 4, "--microbatches", 8, "--no-gantt")
+    run(capsys, *words, "-o", plain)
+    run(capsys, *words, "--critical-path", "-o", marked)
+    assert "stroke: #000000; stroke-width: 1.6" not in plain.read_text()
+    assert "stroke: #000000; stroke-width: 1.6" in marked.read_text()
+
+
+def test_optimize_proves_a_small_case_and_writes_rows_that_run(capsys, tmp_path):
+    rows = tmp_path / "best.csv"
+    _, out, err = run(capsys, "optimize", "--pp", 3, "--microbatches", 4, "-o", rows)
+    assert out.startswith("span 13 s, proven best")
+    assert "gap 0.00%" in err
+    words = ("--uniform", "1,1,1", "--pp", 3, "--microbatches", 4, "--rows", rows)
+    assert run(capsys, "simulate", *words)[0] == 0

@@ -1,7 +1,5 @@
 """Parameters, activations and memory over time."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -224,26 +222,6 @@ def test_memory_equals_adding_up_every_change(pp, m, seed):
             running = sum(r[4] <= now < r[5] for r in ahead if r[2] == Kind.B)
             expected = live * costs.activation_bytes[rank] + running * costs.transient_bytes[rank]
             assert level == pytest.approx(base + expected, rel=1e-9)
-
-
-def test_memory_of_262144_spans_is_quick():
-    pp, m = 64, 2048
-    start = np.arange(2.0 * m)
-    timeline = Timeline(
-        rank=np.repeat(np.arange(pp, dtype=np.int32), 2 * m),
-        stage=np.repeat(np.arange(pp, dtype=np.int32), 2 * m),
-        kind=np.tile(np.array([Kind.F, Kind.B], np.int8), pp * m),
-        microbatch=np.tile(np.repeat(np.arange(m, dtype=np.int32), 2), pp),
-        start=np.tile(start, pp),
-        end=np.tile(start + 1, pp),
-    )
-    costs = uniform(pp, 1.0, 2.0)
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        memory_samples(timeline, costs)
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.5  # 0.03 s alone; the margin is for a busy machine
 
 
 def test_costs_of_another_plan_are_refused():

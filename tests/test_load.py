@@ -516,26 +516,30 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 counts = st.integers(1, 4)
 positives = st.floats(min_value=1e-300, max_value=1e300)
 links = st.builds(
-    Link, bandwidth=positives, latency=st.floats(0, 1e300), efficiency=st.floats(1e-9, 1)
+    Link,
+    bandwidth=st.floats(1e-3, 1e300),
+    latency=st.floats(0, 1e300),
+    efficiency=st.floats(1e-9, 1),
 )
 
 
 @st.composite
 def jobs(draw):
     pp, vpp, tp = draw(counts), draw(counts), draw(counts)
+    dp = draw(counts)
     split = draw(st.none() | st.lists(counts, min_size=pp * vpp, max_size=pp * vpp).map(tuple))
     plan = Plan(
         schedule=draw(texts),
         pp=pp,
         vpp=vpp,
         tp=tp,
-        dp=draw(counts),
+        dp=dp,
         num_microbatches=draw(counts),
         micro_batch_size=draw(counts),
         dtype=draw(st.sampled_from(["fp16", "bf16"])),
         recompute=draw(st.sampled_from(["none", "full"])),
-        zero_stage=draw(st.sampled_from([0, 1])),
-        sequence_parallel=draw(st.booleans()),
+        zero_stage=draw(st.sampled_from([0, 1])) if dp > 1 else 0,
+        sequence_parallel=tp > 1 and draw(st.booleans()),
         layers_per_stage=split,
     )
     model = Model.model_validate(
@@ -554,7 +558,7 @@ def jobs(draw):
         name=draw(texts),
         gpu=load_gpu("a100-sxm-80gb"),
         num_nodes=plan.num_gpus,
-        gpus_per_node=draw(counts),
+        gpus_per_node=tp * draw(counts),
         intra_node=draw(links),
         inter_node=draw(links),
         nics_per_node=draw(counts),

@@ -28,12 +28,14 @@ def write(
     title: str = "",
     subtitle: str = "",
     unit: str = "s",
+    critical_path: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a timeline in the format of the path's suffix; a failure leaves an old file as it was.
 
     `title` and `subtitle` stand above a picture; `unit` is "s" for an axis in s, ms or µs, "t"
-    for an axis without a unit, as uniform costs have it. `about`, JSON types, travels in `.json`.
+    for an axis without a unit, as uniform costs have it; `critical_path` draws that over
+    the rows of `.svg`, `.pdf` and `.png`. `about`, JSON types, travels in `.json`.
 
     Raises:
         ValueError: the suffix is unknown, the timeline does not suit the format, or the path
@@ -43,7 +45,9 @@ def write(
     path = Path(path)
     suffix = path.suffix.lower()
     encode = _format_of("encode", suffix, path).encode
-    replace_bytes(path, encode(timeline, Labels(title, subtitle, unit, about or {}), suffix))
+    replace_bytes(
+        path, encode(timeline, Labels(title, subtitle, unit, critical_path, about or {}), suffix)
+    )
 
 
 def read(path: str | Path) -> Timeline:

@@ -42,6 +42,7 @@ _BASE = {
     Kind.UNSHARD: "#7f7f7f",
     Kind.RESHARD: "#b0b0b0",
     Kind.REDUCE_GRAD: "#7b3f76",
+    Kind.WAIT: "#f3f3f3",
 }
 SHADED = (Kind.F, Kind.B, Kind.I, Kind.W)  # the kinds with a shade per chunk
 _LIGHTEST = 0.55  # how far the last chunk's shade goes towards white

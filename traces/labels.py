@@ -21,6 +21,7 @@ WORDS = {
     Kind.UNSHARD: "unshard",
     Kind.RESHARD: "reshard",
     Kind.REDUCE_GRAD: "reduce gradients",
+    Kind.WAIT: "wait",
 }
 """What each kind is called."""
 
@@ -40,6 +41,7 @@ class Labels:
     title: str = ""
     subtitle: str = ""
     unit: str = "s"
+    critical_path: bool = False  # draw what the step's length hangs on
     about: Mapping[str, Any] = field(default_factory=dict)  # JSON types, kept by `.json`
 
     def __post_init__(self) -> None:

@@ -1,19 +1,23 @@
 """What a Gantt chart shows at a given size: bars or an image, which strips, which ranks' names."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
+from traces.pairs import halves
 from traces.raster import COLLECTIVES
 
 __all__ = [
     "BAR",
     "BAR_OVER_STRIPS",
     "LANES",
+    "LOW",
     "Lane",
     "is_blurred",
     "is_image",
     "labelled_ranks",
+    "lanes",
     "median_width",
     "strip_kinds",
 ]
@@ -21,6 +25,7 @@ __all__ = [
 Lane = tuple[float, float]  # top and bottom of a bar, from the middle of its row, in rows
 BAR: Lane = (-0.42, 0.42)
 BAR_OVER_STRIPS: Lane = (-0.44, 0.25)
+LOW = 0.18  # below a bar's number, from the middle of its row, in rows
 LANES: dict[Kind, Lane] = {
     Kind.SEND_F: (0.29, 0.365),
     Kind.SEND_B: (0.29, 0.365),
@@ -46,6 +51,12 @@ def is_blurred(timeline: Timeline, width_points: float) -> bool:
     """Whether half of the compute is too narrow to be seen one by one."""
     compute = timeline.compute
     return compute.num_spans > 0 and median_width(compute, timeline, width_points) < NARROWEST
+
+
+def lanes(spans: Timeline, bar: Lane) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Top and bottom of each span's bar; the ops of an overlapped pair stand one over the other."""
+    half, middle = halves(spans), sum(bar) / 2
+    return np.where(half == 2, middle, bar[0]), np.where(half == 1, middle, bar[1])
 
 
 def strip_kinds(timeline: Timeline, width_points: float) -> list[Kind]:

@@ -2,6 +2,7 @@
 
 Time is cut in bins of one width. A category is a kind of op on a model chunk. Compute comes
 first: a collective counts only where its rank computes nothing, so shares and idle add up to 1.
+The two ops of an overlapped pair share its time evenly.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
 from traces.colors import IDLE, color, rgb
+from traces.pairs import side_by_side
 
 __all__ = ["COLLECTIVES", "Raster", "chunks_of", "idle_shares", "raster"]
 
@@ -49,6 +51,7 @@ class Raster:
 
 def raster(timeline: Timeline, num_bins: int) -> Raster:
     """Cut `[0, makespan]` in bins and measure, exactly, what fills each."""
+    timeline = side_by_side(timeline)
     edges = np.linspace(0.0, timeline.makespan, num_bins + 1)
     chunk = timeline.chunk
     num_chunks = int(chunk.max(initial=0)) + 1
@@ -90,7 +93,7 @@ def _owners(
 
 def idle_shares(timeline: Timeline) -> NDArray[np.float64]:
     """The part of the step in which each rank computes nothing, shape (num_ranks,). [1]"""
-    compute = timeline.compute
+    compute = side_by_side(timeline).compute
     busy = np.bincount(compute.rank, compute.end - compute.start, timeline.num_ranks)
     return 1 - busy / timeline.makespan
 

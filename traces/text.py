@@ -1,8 +1,8 @@
 """A Gantt chart in a terminal: fits the width, reads without colour.
 
 A cell starts with its op and goes on in the line of its kind: `F3──` forward, `B3══` backward, or
-just `3──` and `3══`; `·` is idle. When the cells are too narrow for that, a column shows the
-letter of what runs at its middle.
+just `3──` and `3══`; `·` is idle. When the cells are too narrow for that, columns show letters in
+proportion to the time that they stand for. The two ops of an overlapped pair share its cell.
 """
 
 import numpy as np
@@ -13,7 +13,8 @@ from simulator.schedule import Kind, Op
 from simulator.timeline import Timeline
 from traces.colors import color, text_color
 from traces.labels import time_unit
-from traces.raster import COLLECTIVES
+from traces.pairs import side_by_side
+from traces.raster import raster
 
 __all__ = ["text_gantt"]
 
@@ -32,6 +33,7 @@ def text_gantt(timeline: Timeline, *, width: int, unit: str = "s") -> Text:
     columns = width - margin
     if columns < 20:
         raise ValueError(f"a text Gantt of width {width} is too narrow; use at least {margin + 20}")
+    timeline = side_by_side(timeline)
     compute = timeline.compute
     if compute.num_spans == 0 or timeline.makespan <= 0:
         raise ValueError("a timeline in which no time passes cannot be drawn")
@@ -128,33 +130,31 @@ def _column(time: NDArray[np.float64], makespan: float, columns: int) -> NDArray
 
 
 def _letters(timeline: Timeline, ranks: list[int], columns: int) -> list[Text]:
-    """One letter a column: what runs at its middle, a collective where nothing computes."""
-    middles = (np.arange(columns) + 0.5) * timeline.makespan / columns
-    num_chunks = int(timeline.chunk.max(initial=0)) + 1
-    codes = np.full((len(ranks), columns), -1)
-    for kinds in (COLLECTIVES, tuple(kind for kind in Kind if kind.is_compute)):
-        layer = timeline.of(*kinds)
-        for row, rank in enumerate(ranks):
-            mine = np.flatnonzero(layer.rank == rank)
-            if len(mine) == 0:
-                continue
-            span = mine[np.searchsorted(layer.start[mine], middles, side="right") - 1]
-            runs = (layer.start[span] <= middles) & (middles < layer.end[span])
-            found = layer.kind[span].astype(np.int64) * num_chunks + layer.chunk[span]
-            codes[row, runs] = found[runs]
+    """One letter a column. Letters stand for the time they fill, exact over a row to one column.
+
+    Each column shows what is most behind its share so far, so that nothing aliases with the width.
+    """
+    image = raster(timeline, columns)
+    letters = [*(kind.name[0] for kind in image.kinds), IDLE]
     rows = []
-    for code_row in codes:
-        row_text = Text()
-        edges = np.flatnonzero(np.diff(code_row, prepend=-2, append=-2))
+    for rank in ranks:
+        row = Text()
+        owed = np.zeros(len(letters))
+        codes = []
+        for shares in image.shares[rank].astype(float):
+            owed += shares
+            present = np.where(shares > 1e-6, owed, -np.inf)
+            codes.append(int(present.argmax()))
+            owed[codes[-1]] -= 1.0
+        edges = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
         for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            code = int(code_row[a])
-            if code < 0:
-                row_text.append(IDLE * (b - a), style="dim")
-                continue
-            kind = Kind(code // num_chunks)
-            fill = color(kind, code % num_chunks, num_chunks)
-            row_text.append(kind.name[0] * (b - a), style=f"{text_color(fill)} on {fill}")
-        rows.append(row_text)
+            code = codes[a]
+            if letters[code] == IDLE:
+                row.append(IDLE * (b - a), style="dim")
+            else:
+                fill = image.colors[code]
+                row.append(letters[code] * (b - a), style=f"{text_color(fill)} on {fill}")
+        rows.append(row)
     return rows
 
 

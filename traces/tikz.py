@@ -10,6 +10,7 @@ from simulator.schedule import NO_MICROBATCH, Kind
 from simulator.timeline import Timeline
 from traces.colors import HATCH, IDLE, color, text_color
 from traces.labels import WORDS, Labels, time_unit
+from traces.layout import lanes
 from traces.raster import COLLECTIVES, chunks_of
 
 __all__ = ["MOST_SPANS", "SUFFIXES", "encode"]
@@ -18,6 +19,7 @@ SUFFIXES = (".tex",)
 MOST_SPANS = 2000  # of compute; TeX's memory and the reader's patience end soon after
 WIDTH, ROW, BAR = 16.0, 0.5, 0.42  # [cm]
 DIGIT, PADDING = 0.125, 0.06  # [cm] of a digit in \\scriptsize, with room for wider fonts
+TINY = 0.72  # width of a \tiny digit over that of a \scriptsize one [1]
 _NUM_TICKS = 8
 _ESCAPES = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": "\\textbackslash{}",
@@ -121,22 +123,26 @@ def _bars(drawn: Timeline, timeline: Timeline) -> list[str]:
     per_second = WIDTH / timeline.makespan
     left, right = drawn.start * per_second, drawn.end * per_second
     lines = []
-    for rank, kind_, c, microbatch, x0, x1 in zip(
-        *(a.tolist() for a in (drawn.rank, drawn.kind, chunk, drawn.microbatch, left, right)),
-        strict=True,
+    top, bottom = lanes(drawn, (0.0, BAR))
+    columns = (drawn.rank, drawn.kind, chunk, drawn.microbatch, left, right, top, bottom)
+    for rank, kind_, c, microbatch, x0, x1, above, below in zip(
+        *(a.tolist() for a in columns), strict=True
     ):
-        kind, y = Kind(kind_), -ROW * rank
-        high = y if kind.is_compute else y - BAR * 0.8
+        kind, low = Kind(kind_), -ROW * rank - below
+        high = -ROW * rank - (above if kind.is_compute else BAR * 0.8)
         lines.append(
             f"\\filldraw[fill={_name(kind, c)}, draw=white, line width=0.3pt]"
-            f" ({x0:.4f},{y - BAR:.3f}) rectangle ({x1:.4f},{high:.3f});"
+            f" ({x0:.4f},{low:.3f}) rectangle ({x1:.4f},{high:.3f});"
         )
         text = str(microbatch)
-        if microbatch != NO_MICROBATCH and x1 - x0 >= DIGIT * len(text) + PADDING:
+        room = x1 - x0 - PADDING
+        if microbatch != NO_MICROBATCH and room >= TINY * DIGIT * len(text):
+            small = below - above < BAR or room < DIGIT * len(text)
+            size = "\\tiny" if small else "\\scriptsize"
             ink = "white" if text_color(color(kind, c, num_chunks)) == "#ffffff" else "black"
             lines.append(
-                f"\\node[text={ink}, font=\\sffamily\\scriptsize, inner sep=0pt]"
-                f" at ({(x0 + x1) / 2:.4f},{y - BAR / 2:.3f}) {{{text}}};"
+                f"\\node[text={ink}, font=\\sffamily{size}, inner sep=0pt]"
+                f" at ({(x0 + x1) / 2:.4f},{(low + high) / 2:.3f}) {{{text}}};"
             )
     return lines
 

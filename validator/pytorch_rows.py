@@ -1,13 +1,28 @@
-"""Our rows in PyTorch's own types. The one file that touches PyTorch's private pipelining code."""
+"""Our rows in PyTorch's own types. The one file that touches PyTorch's private pipelining code.
 
+PyTorch's runtime reads the same text that a Schedule prints, lowers it and runs it; what it cannot
+run, `why_not` says.
+"""
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as private
 
-from simulator.schedule import Op, Pair, Schedule
+from simulator.dialects import is_lowered
+from simulator.schedule import Kind, Op, Pair, Schedule
 
-__all__ = ["TESTED", "lowered_by_pytorch"]
+__all__ = ["SEEN", "generator", "lowered_by_pytorch", "record", "runtime", "why_not"]
 
-TESTED = ("2.6", "2.13")  # first and last torch version that these private names were seen in
+SEEN = ("2.6", "2.13")  # first and last torch version that has these private names
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def lowered_by_pytorch(schedule: Schedule) -> Schedule:
@@ -16,17 +31,143 @@ def lowered_by_pytorch(schedule: Schedule) -> Schedule:
     Raises:
         ValueError: this torch has no `_add_send_recv`, or the rows cannot finish.
     """
-    if not hasattr(private, "_add_send_recv"):
-        raise ValueError(
-            f"torch {torch.__version__} has no _add_send_recv; use torch {TESTED[0]} to {TESTED[1]}"
-        )
+    add_send_recv = _private("_add_send_recv")
     home = dict(zip(schedule.stage.tolist(), schedule.rank.tolist(), strict=True))
     actions = {rank: list(map(_action, schedule.items(rank))) for rank in range(schedule.num_ranks)}
     try:
-        lowered = private._add_send_recv(actions, lambda stage: home[stage], schedule.num_stages)
+        lowered = add_send_recv(actions, lambda stage: home[stage], schedule.num_stages)
     except AssertionError as error:
         raise ValueError(f"PyTorch cannot lower these rows: {error}") from None
     return Schedule.of(map(_item, lowered[rank]) for rank in range(schedule.num_ranks))
+
+
+def why_not(schedule: Schedule, *, num_slices: int | None = None) -> str | None:
+    """Why PyTorch's runtime cannot run these rows; None if it can.
+
+    Args:
+        schedule: compute-only or lowered rows.
+        num_slices: token slices of a microbatch, if that is what the rows count. [1]
+
+    >>> print(why_not(Schedule.parse("0F0,0B0")))
+    None
+    >>> why_not(Schedule.parse("0F0,0B0,0OPTIMIZER"))
+    "0OPTIMIZER stands in the rows; PyTorch's runtime has no weight updates within a schedule"
+    """
+    spoken = {kind.value for kind in private._ComputationType}
+    for op in map(schedule.op, np.unique(schedule.kind, return_index=True)[1].tolist()):
+        if op.kind is Kind.OPTIMIZER:
+            return (
+                f"{op} stands in the rows; PyTorch's runtime has no weight updates within a "
+                "schedule"
+            )
+        if op.kind.name not in spoken:
+            return f"{op} stands in the rows; torch {torch.__version__} has no {op.kind.name}"
+    if num_slices is not None and num_slices > 1:
+        return (
+            f"the rows count {num_slices} token slices of each microbatch; PyTorch's runtime hands "
+            "no keys and values from slice to slice"
+        )
+    held: dict[int, set[int]] = {}
+    for stage, rank in set(zip(schedule.stage.tolist(), schedule.rank.tolist(), strict=True)):
+        held.setdefault(stage, set()).add(rank)
+    for stage, ranks in sorted(held.items()):
+        if len(ranks) > 1:
+            where = " and ".join(map(str, sorted(ranks)))
+            return f"stage {stage} is on ranks {where}; PyTorch's runtime has each stage on one"
+    if len(held) % schedule.num_ranks:
+        return (
+            f"{len(held)} stages on {schedule.num_ranks} ranks; PyTorch's runtime wants as many "
+            "stages on every rank"
+        )
+    last = (schedule.kind == Kind.F) & (schedule.stage == schedule.num_stages - 1)
+    order = schedule.microbatch[last].tolist()
+    for place, microbatch in enumerate(order):
+        if place != microbatch:
+            return (
+                f"the last stage's forward number {place} is of microbatch {microbatch}; PyTorch's "
+                "runtime counts losses in the order of microbatches"
+            )
+    if schedule.paired.any() and "OVERLAP_F_B" not in spoken:
+        return f"torch {torch.__version__} has no overlapped pairs; use a later one"
+    return None
+
+
+def runtime(
+    schedule: Schedule, stages: Sequence[PipelineStage], loss: Loss
+) -> private.PipelineScheduleMulti:
+    """PyTorch's runtime with these rows loaded, on the rank that holds these stages.
+
+    Compute-only rows are lowered by PyTorch; lowered ones run as they are.
+
+    Call its `step` with the whole batch; it accumulates gradients of the mean loss.
+
+    Raises:
+        ValueError: PyTorch cannot run the rows, or this torch has no such runtime.
+    """
+    reason = why_not(schedule)
+    if reason is not None:
+        raise ValueError(f"PyTorch cannot run these rows: {reason}")
+    kind = _private("_PipelineScheduleRuntime")
+    player: private.PipelineScheduleMulti = kind(
+        list(stages), schedule.num_microbatches, loss_fn=loss
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.csv")
+        path.write_text(f"{schedule}\n")
+        player._load_csv(
+            str(path), format="compute_comms" if is_lowered(schedule) else "compute_only"
+        )
+    return player
+
+
+def generator(
+    name: str, stages: Sequence[PipelineStage], num_microbatches: int, loss: Loss
+) -> private._PipelineSchedule:
+    """PyTorch's own schedule class of this name, such as ScheduleGPipe, on these stages."""
+    kind = _private(name)
+    single = issubclass(kind, private.PipelineScheduleSingle)
+    player: private._PipelineSchedule = kind(
+        stages[0] if single else list(stages), num_microbatches, loss_fn=loss
+    )
+    return player
+
+
+def record(stages: Sequence[PipelineStage]) -> list[Op]:
+    """A list that grows by an op for each that these stages really run."""
+    done: list[Op] = []
+    for stage in stages:
+        _listen(stage, "forward_one_chunk", done, lambda _: Kind.F)
+        _listen(
+            stage,
+            "backward_one_chunk",
+            done,
+            lambda options: Kind.B if options.get("full_backward", True) else Kind.I,
+        )
+        _listen(stage, "backward_weight_one_chunk", done, lambda _: Kind.W)
+    return done
+
+
+def _listen(
+    stage: PipelineStage, name: str, done: list[Op], kind: Callable[[dict[str, Any]], Kind]
+) -> None:
+    """Note each call of a method of one stage."""
+    method = getattr(stage, name)
+
+    def noting(microbatch: int, *args: object, **options: Any) -> object:  # noqa: ANN401
+        done.append(Op(stage.stage_index, kind(options), microbatch))
+        return method(microbatch, *args, **options)
+
+    setattr(stage, name, noting)
+
+
+def _private(name: str) -> Any:  # noqa: ANN401
+    """A name of PyTorch's schedules module."""
+    if not hasattr(private, name):
+        found = re.sub(r"\+.*", "", torch.__version__)
+        raise ValueError(
+            f"torch {found} has no {name}; it was last seen in torch {SEEN[1]}, first in {SEEN[0]}"
+        )
+    return getattr(private, name)
 
 
 def _action(item: Op | Pair) -> private._Action:

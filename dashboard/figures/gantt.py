@@ -13,11 +13,22 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from dashboard.frame import framed
+from simulator.explain import critical_line
 from simulator.schedule import NO_MICROBATCH, Kind, Op
 from simulator.timeline import Timeline
 from traces.colors import HATCH, IDLE, SHADED, color, ranks, text_color
 from traces.labels import TRANSFERS, WORDS, Labels, Unit, byte_unit, time_unit
-from traces.layout import BAR, BAR_OVER_STRIPS, LANES, Lane, is_image, median_width, strip_kinds
+from traces.layout import (
+    BAR,
+    BAR_OVER_STRIPS,
+    LANES,
+    LOW,
+    Lane,
+    is_image,
+    lanes,
+    median_width,
+    strip_kinds,
+)
 from traces.memory import MOST_LINES, band, steps
 from traces.raster import Raster, chunks_of, idle_shares, raster
 from traces.replacing import replace_bytes
@@ -39,7 +50,12 @@ CONFIG = {
 
 
 def figure(
-    timeline: Timeline, *, title: str = "", subtitle: str = "", unit: str = "s"
+    timeline: Timeline,
+    *,
+    title: str = "",
+    subtitle: str = "",
+    unit: str = "s",
+    critical_path: bool = False,
 ) -> go.Figure:
     """Rows above, memory below, on one time axis; `unit` is "s", or "t" for no unit.
 
@@ -58,11 +74,27 @@ def figure(
         _add_bars(fig, timeline, time)
     if len(timeline.memory_rank):
         _add_memory(fig, timeline, time, byte_unit(float(timeline.peak_memory().max()), unit))
+    if critical_path:
+        at, rank = critical_line(timeline)
+        fig.add_scatter(
+            x=at * time.per_si,
+            y=rank + LOW,
+            mode="lines",
+            line={"color": "black", "width": 2},
+            name="critical path",
+            hoverinfo="skip",
+        )
     return framed(fig, timeline, labels)
 
 
 def write_html(
-    timeline: Timeline, path: str | Path, *, title: str = "", subtitle: str = "", unit: str = "s"
+    timeline: Timeline,
+    path: str | Path,
+    *,
+    title: str = "",
+    subtitle: str = "",
+    unit: str = "s",
+    critical_path: bool = False,
 ) -> None:
     """Save the figure as one page that needs no network; a failure leaves an old file as it was.
 
@@ -70,7 +102,7 @@ def write_html(
         ValueError: the timeline has no span to draw, or the path cannot be written.
 
     """
-    fig = figure(timeline, title=title, subtitle=subtitle, unit=unit)
+    fig = figure(timeline, title=title, subtitle=subtitle, unit=unit, critical_path=critical_path)
     page = fig.to_html(
         include_plotlyjs=True,
         config=CONFIG,
@@ -90,9 +122,11 @@ def _add_bars(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
     chunk, num_chunks = chunks_of(compute, timeline)
     chunk = np.where(np.isin(compute.kind, SHADED), chunk, 0)
     several = num_chunks > 1
+    top, bottom = lanes(compute, lane)
     shown: set[int] = set()
     for kind, c in sorted(set(zip(compute.kind.tolist(), chunk.tolist(), strict=True))):
-        spans = compute.where((compute.kind == kind) & (chunk == c))
+        mine = (compute.kind == kind) & (chunk == c)
+        spans = compute.where(mine)
         fill = color(Kind(kind), c, num_chunks)
         name = WORDS[Kind(kind)] + (f", chunk {c}" if several and kind in SHADED else "")
         edge = min(0.5, 0.12 * median_width(spans, timeline, WIDTH))
@@ -100,8 +134,8 @@ def _add_bars(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
         _add_spans(fig, spans, time, fill, name).update(
             **_entry(Kind(kind), num_chunks),
             showlegend=kind not in shown,
-            offset=lane[0],
-            width=lane[1] - lane[0],
+            offset=top[mine],
+            width=(bottom - top)[mine],
             marker_line={"color": "white", "width": edge},
             text=numbers,
             textposition="inside",
@@ -113,9 +147,9 @@ def _add_bars(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
     for name in dict.fromkeys(TRANSFERS.get(kind, WORDS[kind]) for kind in strips):
         kinds = [kind for kind in strips if TRANSFERS.get(kind, WORDS[kind]) == name]
         spans = timeline.of(*kinds)
-        lanes = np.array([LANES[Kind(kind)] for kind in spans.kind.tolist()])
+        places = np.array([LANES[Kind(kind)] for kind in spans.kind.tolist()])
         _add_spans(fig, spans, time, color(kinds[0]), name).update(
-            offset=lanes[:, 0], width=lanes[:, 1] - lanes[:, 0], marker_line={"width": 0}
+            offset=places[:, 0], width=places[:, 1] - places[:, 0], marker_line={"width": 0}
         )
 
 

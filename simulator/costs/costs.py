@@ -1,6 +1,6 @@
 """The value that carries seconds and bytes of every op, and the textbook's equal stages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ class Costs:
 
     seconds: Column  # shape (num_kinds, num_stages): duration of an op [s]
     tensor_seconds: Column  # same shape: exposed tensor-parallel communication within it [s]
-    recompute_seconds: Column  # activation recomputation within the backward [s]
+    recompute_seconds: Column  # recomputed operators within the backward, without communication [s]
     boundary_bytes: Column  # sent by one GPU to the next stage's, and as much back [bytes]
     boundary_gather: Column  # all-gather at the receiver with scatter/gather [s]
     reduce_bytes: Column  # gradients that one GPU reduces over dp in one step [bytes]
@@ -35,11 +35,25 @@ class Costs:
     pair_time: (
         Column  # an overlapped pair's time over the sum of its ops', by the first's stage [1]
     )
+    slice_time: Column = field(default_factory=lambda: np.ones(1))  # shape (num_slices,): part of
+    # a microbatch's time that each of its slices takes [1]
+    slice_tokens: Column = field(default_factory=lambda: np.ones(1))  # same, of its bytes [1]
 
     @property
     def num_stages(self) -> int:
         """Model stages. [1]"""
         return int(self.seconds.shape[1])
+
+    def share_of_time(self, microbatch: NDArray[np.integer]) -> Column:
+        """What of a microbatch's time each op takes; all of it if it has none, as OPTIMIZER. [1]"""
+        return np.where(microbatch < 0, 1.0, self.slice_time[microbatch % len(self.slice_time)])
+
+    def share_of_tokens(self, microbatch: NDArray[np.integer]) -> Column:
+        """What of a microbatch's bytes each op moves or holds. [1]"""
+        return np.where(microbatch < 0, 1.0, self.slice_tokens[microbatch % len(self.slice_tokens)])
+
+
+MOST_SECONDS = 1e12  # of a uniform op
 
 
 def uniform(
@@ -62,10 +76,10 @@ def uniform(
     array([2., 2., 2., 2.])
     """
     weight_grad = backward / 2 if weight_grad is None else weight_grad
-    if forward <= 0 or backward <= 0:
+    if not (0 < forward < MOST_SECONDS and 0 < backward < MOST_SECONDS):
         raise ValueError(
             f"uniform costs are {forward:g} and {backward:g} s; forward and backward must be "
-            "positive"
+            f"positive, and less than {MOST_SECONDS:g}"
         )
     if not 0 < weight_grad < backward:
         raise ValueError(

@@ -151,7 +151,7 @@ def _embedding(job: Job) -> Part:
 
 
 def _recompute(job: Job, layer: Part) -> tuple[float, float]:
-    """Seconds of recomputation in one layer's backward, and the communication within. [s]
+    """Seconds of recomputation in one layer's backward, and of the communication it repeats. [s]
 
     Selective repeats the attention core (nothing for flash attention, whose kernel does it), full
     the whole forward with its communication.
@@ -159,14 +159,15 @@ def _recompute(job: Job, layer: Part) -> tuple[float, float]:
     if job.plan.recompute == "selective":
         return _sum(core_operators(job))[0], 0.0
     if job.plan.recompute == "full":
-        return layer.forward + layer.forward_tensor, layer.forward_tensor
+        return layer.forward, layer.forward_tensor
     return 0.0, 0.0
 
 
 def _tied_embedding_seconds(job: Job) -> float:
     """All-reduce of the tied embedding's gradient between first and last stage, once a step. [s]
 
-    Two GPUs on different nodes, each sending the buffer once.
+    Two GPUs on different nodes, each sending the buffer once; the tensor-parallel peers of a node
+    do the same at the same time and share its NICs.
     Source: NVIDIA/Megatron-LM, _allreduce_word_embedding_grads.
     """
     model, plan, cluster = job.model, job.plan, job.cluster
@@ -175,7 +176,11 @@ def _tied_embedding_seconds(job: Job) -> float:
     width = 4 if plan.grad_dtype == "fp32" else BYTES
     nbytes = width * model.vocab_size * model.hidden_size / plan.tp
     near = plan.num_gpus <= cluster.gpus_per_node
-    return p2p_seconds(nbytes, cluster.intra_node if near else cluster.inter_node)
+    if near:
+        return p2p_seconds(nbytes, cluster.intra_node)
+    peers = min(plan.tp, cluster.gpus_per_node)
+    nics = max(1.0, peers * cluster.nics_per_node / cluster.gpus_per_node)
+    return p2p_seconds(nbytes * peers / nics, cluster.inter_node)
 
 
 def _seconds(job: Job, parameters: tuple[float, ...]) -> dict[str, np.ndarray]:
@@ -189,7 +194,7 @@ def _seconds(job: Job, parameters: tuple[float, ...]) -> dict[str, np.ndarray]:
     tied = _tied_embedding_seconds(job)
     for stage, layers in enumerate(job.layers_per_stage):
         recompute[stage] = layers * again
-        seconds[Kind.I, stage] = seconds[Kind.B, stage] = layers * again
+        seconds[Kind.I, stage] = seconds[Kind.B, stage] = layers * (again + again_tensor)
         tensor[Kind.I, stage] = tensor[Kind.B, stage] = layers * again_tensor
         for count, part in [(layers, layer), *((1, end[stage]) for end in ends if stage in end)]:
             ahead, back, weight = part.forward_tensor, part.input_tensor, part.weight_tensor
@@ -205,6 +210,7 @@ def _seconds(job: Job, parameters: tuple[float, ...]) -> dict[str, np.ndarray]:
         seconds[Kind.OPTIMIZER, stage] = optimizer_seconds(parameters[stage], job)
         if stage in (0, stages - 1):
             seconds[Kind.OPTIMIZER, stage] += tied
+            tensor[Kind.OPTIMIZER, stage] = tied
     return {"seconds": seconds, "tensor_seconds": tensor, "recompute_seconds": recompute}
 
 
@@ -256,8 +262,8 @@ def estimate(job: Job) -> Costs:
         **_activations(job),
         boundary_bytes=np.full(stages, boundary / split),
         boundary_gather=np.full(stages, gather),
-        reduce_bytes=gradients.copy() if plan.dp > 1 else np.zeros(stages),
-        unshard_bytes=weights.copy() if plan.dp > 1 and plan.zero_stage == 1 else np.zeros(stages),
+        reduce_bytes=gradients.copy(),
+        unshard_bytes=weights.copy(),
         weight_bytes=weights,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,

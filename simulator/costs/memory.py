@@ -23,20 +23,12 @@ def layer_parameters(model: Model, tp: int = 1) -> float:
     >>> layer_parameters(gpt) == 12 * 8**2 + 13 * 8
     True
     """
-    hidden, width = model.hidden_size, model.intermediate_size
-    query = model.num_attention_heads * model.head_dim
-    key = model.num_key_value_heads * model.head_dim
-    gates = 2 if model.gated_mlp else 1
-    split = hidden * (query + 2 * key) + query * hidden + (gates + 1) * hidden * width
     whole = 2 * _norm_parameters(model)
-    if model.bias or model.qkv_bias:
-        split += query + 2 * key
     if model.bias:
-        split += gates * width
-        whole += 2 * hidden
+        whole += 2 * model.hidden_size
     if model.qk_norm:
         whole += 2 * model.head_dim
-    return split / tp + whole
+    return (model.parameters_per_layer - whole) / tp + whole
 
 
 def _norm_parameters(model: Model) -> int:
@@ -103,7 +95,8 @@ def memory_samples(timeline: Timeline, costs: Costs) -> Timeline:
     at_end[Kind.B] = -costs.activation_bytes - costs.transient_bytes
     at_end[Kind.I] = -costs.input_grad_bytes - costs.transient_bytes
     at_end[Kind.W] = costs.input_grad_bytes - costs.activation_bytes
-    changes = np.stack([at_start, at_end])[:, kind, stage].T.ravel()  # start, end, start, end, ...
+    both = np.stack([at_start, at_end])[:, kind, stage] * costs.share_of_tokens(timeline.microbatch)
+    changes = both.T.ravel()  # start, end, start, end, ...
     changing = np.flatnonzero(changes)
     time = np.stack([timeline.start, timeline.end], axis=1).ravel()[changing]
     ranks = np.arange(timeline.num_ranks, dtype=np.int32)

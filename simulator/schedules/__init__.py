@@ -18,12 +18,18 @@ from typing import TypeVar
 from simulator.costs import Costs, uniform
 from simulator.job import Plan
 from simulator.schedule import Schedule
+from simulator.staleness import Weights
 
 __all__ = ["Recipe", "build", "register", "schedules"]
 
 Generator = TypeVar("Generator", bound=Callable[..., Schedule])
 
-OPTIONAL = {"vpp": 1, "activation_limit": None}  # what a plan may ask for, and its default
+OPTIONAL = {  # what a plan may ask for, and its default
+    "vpp": 1,
+    "activation_limit": None,
+    "microbatch_group_size": None,
+    "num_slices": None,
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Recipe:
 
     generator: Callable[..., Schedule]
     chunks: int = 1  # [1]
+    weights: Weights | None = None  # which version an asynchronous schedule trains on
 
     @cached_property
     def takes(self) -> tuple[str, ...]:
@@ -42,12 +49,18 @@ class Recipe:
 _REGISTRY: dict[str, Recipe] = {}
 
 
-def register(name: str, *, chunks: int = 1) -> Callable[[Generator], Generator]:
-    """Name a schedule; `chunks` is the `vpp` that shows it best."""
+def register(
+    name: str, *, chunks: int = 1, weights: Weights | None = None
+) -> Callable[[Generator], Generator]:
+    """Name a schedule; `chunks` is the `vpp` that shows it best.
+
+    An asynchronous schedule's rows hold OPTIMIZER ops and several iterations; `weights` says which
+    version of them an op reads.
+    """
 
     def add(generator: Generator) -> Generator:
         assert name not in _REGISTRY, f"two schedules are named {name}"
-        _REGISTRY[name] = Recipe(generator, chunks)
+        _REGISTRY[name] = Recipe(generator, chunks, weights)
         return generator
 
     return add

@@ -76,6 +76,8 @@ def figure(timeline: Timeline, labels: Labels | None = None) -> Figure:
     box = (LEFT / WIDTH, (BOTTOM + below) / height, width / WIDTH, rows / height)
     axes = page.add_axes(box)
     bars.draw(axes, timeline, points=(72 * width, 72 * rows / timeline.num_ranks))
+    if labels.critical_path:
+        bars.draw_critical_path(axes, timeline)
     margin.draw(axes, timeline, labels, row_points=72 * rows / timeline.num_ranks)
     _head(page, labels, height)
     for line, some in enumerate(entries):

@@ -7,10 +7,22 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
+from simulator.explain import critical_line
 from simulator.schedule import NO_MICROBATCH, Kind
 from simulator.timeline import Timeline
 from traces.colors import HATCH, IDLE, color, text_color
-from traces.layout import BAR, BAR_OVER_STRIPS, LANES, Lane, is_image, median_width, strip_kinds
+from traces.layout import (
+    BAR,
+    BAR_OVER_STRIPS,
+    LANES,
+    LOW,
+    Lane,
+    is_image,
+    lanes,
+    median_width,
+    strip_kinds,
+)
+from traces.pairs import halves
 from traces.raster import chunks_of, raster
 
 __all__ = ["draw", "number_size"]
@@ -37,6 +49,13 @@ def draw(axes: Axes, timeline: Timeline, points: tuple[float, float]) -> None:
         _bars(axes, timeline.of(kind), LANES[kind], timeline, points[0])
 
 
+def draw_critical_path(axes: Axes, timeline: Timeline) -> None:
+    """A line over the rows, black on white, so that it shows on every colour."""
+    time, rank = critical_line(timeline)
+    for width, ink in ((3.2, "white"), (1.6, "black")):
+        axes.plot(time, rank + LOW, color=ink, linewidth=width, solid_joinstyle="round", zorder=4)
+
+
 def number_size(timeline: Timeline, points: tuple[float, float]) -> float:
     """The largest size at which the microbatch numbers fit their bars, 0 if none does. [pt]"""
     numbered = timeline.compute.where(timeline.compute.microbatch != NO_MICROBATCH)
@@ -48,7 +67,8 @@ def number_size(timeline: Timeline, points: tuple[float, float]) -> float:
     # The narrowest one in twenty may stay blank: a measured timeline always has a few.
     narrow = float(np.quantile(numbered.end - numbered.start, 0.05))
     room = narrow * points[0] / timeline.makespan - 2 * PADDING
-    size = min(100 * room / width, 100 * (points[1] * 0.7 - PADDING) / height, LARGEST)
+    high = points[1] * (0.35 if halves(numbered).any() else 0.7) - PADDING
+    size = min(100 * room / width, 100 * high / height, LARGEST)
     return size if size >= SMALLEST else 0.0
 
 
@@ -72,10 +92,12 @@ def _background(axes: Axes, timeline: Timeline, bar: Lane) -> None:
 def _bars(axes: Axes, spans: Timeline, bar: Lane, whole: Timeline, width_points: float) -> None:
     """One collection for each kind and chunk; the shade comes from the whole timeline's chunks."""
     shades, num_chunks = chunks_of(spans, whole)
+    top, bottom = lanes(spans, bar)
     for kind in np.unique(spans.kind).tolist():
         for chunk in np.unique(shades[spans.kind == kind]).tolist():
-            some = spans.where((spans.kind == kind) & (shades == chunk))
-            low, high = some.rank + bar[0], some.rank + bar[1]
+            mine = (spans.kind == kind) & (shades == chunk)
+            some = spans.where(mine)
+            low, high = some.rank + top[mine], some.rank + bottom[mine]
             x = np.stack([some.start, some.end, some.end, some.start], axis=1)
             y = np.stack([low, low, high, high], axis=1)
             collection = PolyCollection(
@@ -95,11 +117,12 @@ def _numbers(axes: Axes, timeline: Timeline, bar: Lane, points: tuple[float, flo
     prop = FontProperties(family="DejaVu Sans", size=size)
     spans = timeline.compute.where(timeline.compute.microbatch != NO_MICROBATCH)
     shades, num_chunks = chunks_of(spans, timeline)
+    y = spans.rank + sum(lanes(spans, bar)) / 2
     middle, width = (spans.start + spans.end) / 2, spans.end - spans.start
     room = width * points[0] / timeline.makespan - PADDING
     wide: dict[int, float] = {}
-    for rank, x, kind, chunk, microbatch, space in zip(
-        *(c.tolist() for c in (spans.rank, middle, spans.kind, shades, spans.microbatch, room)),
+    for height, x, kind, chunk, microbatch, space in zip(
+        *(c.tolist() for c in (y, middle, spans.kind, shades, spans.microbatch, room)),
         strict=True,
     ):
         if microbatch not in wide:
@@ -108,7 +131,7 @@ def _numbers(axes: Axes, timeline: Timeline, bar: Lane, points: tuple[float, flo
         if wide[microbatch] <= space:
             axes.text(
                 x,
-                rank + sum(bar) / 2,
+                height,
                 str(microbatch),
                 size=size,
                 color=text_color(color(Kind(kind), chunk, num_chunks)),

@@ -22,7 +22,7 @@ def draw(axes: Axes, timeline: Timeline, labels: Labels, row_points: float) -> N
     if not few:
         axes.set_ylabel("pipeline rank")
     idle = idle_shares(timeline)
-    columns = [("idle", _IDLE, [f"{100 * idle[rank]:.1f} %" for rank in ranks])]
+    columns = [("no compute", _IDLE, [f"{100 * idle[rank]:.1f} %" for rank in ranks])]
     if len(timeline.memory_rank):
         peak = timeline.peak_memory()
         unit = byte_unit(float(peak.max()), labels.unit)

@@ -1,0 +1,1 @@
+"""The command's verbs: one file each, with `add(parser)` and `run(arguments)`."""
