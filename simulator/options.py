@@ -5,6 +5,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from simulator.dialects import DIALECTS, read_rows
 from simulator.errors import validated
 from simulator.job import Plan
 
@@ -32,6 +33,8 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         help_text = (field.description or "").replace("%", "%%")
         if name == "rows":
             plan.add_argument("--rows", metavar="FILE", help=f"a file with {help_text}", **text)
+            dialects = "of --rows; pytorch-compute or pytorch-comms as they are when left out"
+            plan.add_argument("--dialect", choices=DIALECTS, help=dialects, **text)
         elif field.annotation is bool:
             plan.add_argument(
                 *flags, dest=name, action=argparse.BooleanOptionalAction, help=help_text, **text
@@ -45,7 +48,11 @@ def job_options(arguments: argparse.Namespace, not_of_the_job: set[str]) -> dict
     options = {name: value for name, value in vars(arguments).items() if name not in not_of_the_job}
     if hasattr(arguments, "rows"):
         options["rows"] = _read_rows(arguments.rows)
+        if "dialect" in options:
+            options["rows"] = str(read_rows(options["rows"], options.pop("dialect")))
         options.setdefault("schedule", "custom")
+    if "dialect" in options:
+        raise ValueError("--dialect is of --rows; leave it out, or give the rows")
     return options
 
 

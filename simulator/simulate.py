@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from simulator import engine
 from simulator.costs import Costs, estimate, uniform
 from simulator.costs.costs import MOST_SECONDS
+from simulator.costs.estimate import host_seconds
 from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
-from simulator.costs.slices import attention_share, sliced
+from simulator.costs.slices import attention_share, slice_times, sliced
 from simulator.dialects import is_lowered
 from simulator.fabric import Fabric, connect, ideal
 from simulator.job import Job, Plan
@@ -29,7 +30,8 @@ from simulator.lower import (
 )
 from simulator.report import Report, Split, in_flight, spans_of_ranks, split
 from simulator.schedule import Kind, Schedule
-from simulator.schedules import build, schedules
+from simulator.schedules import build, recipe_of
+from simulator.schedules.terapipe import choose_slices
 from simulator.staleness import (
     Weights,
     gradient_staleness,
@@ -41,6 +43,8 @@ from simulator.staleness import (
 from simulator.timeline import Timeline
 
 __all__ = ["Run", "simulate", "simulate_uniform"]
+
+MOST_CUTS = 64  # places at which a sequence may be cut [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +68,8 @@ def simulate(job: Job) -> Run:
         Deadlock: the schedule's own rows cannot finish.
     """
     costs = estimate(job)
-    if job.plan.num_slices is not None:
-        costs = sliced(costs, [1] * job.plan.num_slices, attention_share(job.model))
+    if job.plan.rows is None and "num_slices" in recipe_of(job.plan.schedule).takes:
+        job, costs = _sliced(job, costs)
     schedule = build(job.plan, costs, _neighbour_transfer(job, costs))
     lowered = _whole_step(schedule, job.plan)
     fabric = connect(job, _pairs(lowered), _homes(lowered))
@@ -134,6 +138,26 @@ def simulate_uniform(
         timeline=timeline,
         report=_asynchronous(_report(name, plan, timeline, parts), plan, timeline),
     )
+
+
+def _sliced(job: Job, costs: Costs) -> tuple[Job, Costs]:
+    """Cut each microbatch's tokens: into the plan's equal slices, or where that is fastest."""
+    tokens, share = job.model.seq_len, attention_share(job.model)
+    busy = float(costs.seconds[Kind.F].max())
+    least = max(job.layers_per_stage) * host_seconds(job) / busy
+
+    def cost(length: int, before: int) -> float:
+        rest = tokens - before - length
+        parts = slice_times([before, length, rest], share)
+        return busy * max(float(parts[1]), least)
+
+    if job.plan.num_slices is None:
+        cuts = next(n for n in range(min(tokens, MOST_CUTS), 0, -1) if tokens % n == 0)
+        lengths = choose_slices(tokens, job.plan.num_stages, cost, granularity=tokens // cuts)
+    else:
+        lengths = (1,) * job.plan.num_slices
+    plan = job.plan.model_copy(update={"num_slices": len(lengths)})
+    return job.model_copy(update={"plan": plan}), sliced(costs, lengths, share, least)
 
 
 def _neighbour_transfer(job: Job, costs: Costs) -> float:
@@ -239,7 +263,7 @@ def _report(name: str, plan: Plan, timeline: Timeline, parts: Split) -> Report:
 
 def _policy(plan: Plan) -> Weights | None:
     """Which weights an asynchronous schedule reads; None for a synchronous one."""
-    return schedules()[plan.schedule].weights if plan.rows is None else None
+    return recipe_of(plan.schedule).weights if plan.rows is None else None
 
 
 def _asynchronous(report: Report, plan: Plan, timeline: Timeline) -> Report:

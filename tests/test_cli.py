@@ -382,13 +382,23 @@ def test_export_writes_rows_in_a_dialect(capsys, tmp_path):
     assert run(capsys, *UNIFORM, "--pp", 2, "--microbatches", 2, "--rows", rows)[0] == 0
 
 
+def test_rows_in_the_zero_bubble_authors_letters_run(capsys, tmp_path):
+    rows = tmp_path / "rows.csv"
+    words = ("--pp", 2, "--microbatches", 2, "--dialect", "zero-bubble")
+    run(capsys, "export", "zb-h1", rows, *words)
+    assert "0F0" not in rows.read_text()
+    letters = ("simulate", "--uniform", "1,1,1", "--rows", rows, *words)
+    assert run(capsys, *letters)[1].splitlines()[2] == "step time           7"
+    assert "is of --rows" in refused(capsys, *UNIFORM, "--dialect", "zero-bubble")
+
+
 def test_explain_names_the_longest_gaps_and_the_critical_path(capsys, tmp_path):
     saved = tmp_path / "run.json"
     run(capsys, *UNIFORM, "--pp", 4, "--microbatches", 8, "--no-gantt", "-o", saved)
     _, out, _ = run(capsys, "explain", saved, "--rank", 0, "--most", 1)
-    assert out.startswith(
-        "rank 0 idles 6 s from 4 to 10 (warm-up): 0B0 waits for 0RECV_B0 of rank 1"
-    )
+    assert "27.27% of the step" in out
+    assert "37.50% of the ideal time, Megatron's" in out
+    assert "\nrank 0 idles 6 s from 4 to 10 (warm-up): 0B0 waits for 0RECV_B0 of rank 1" in out
     _, out, _ = run(capsys, "explain", saved, "--critical-path")
     assert out.splitlines()[0].split() == ["0", "1", "rank", "0", "0F0"]
     assert out.splitlines()[-1].split()[-1] == "0B7"

@@ -18,7 +18,7 @@ from simulator.costs.memory import memory_samples
 from simulator.costs.slices import slice_times
 from simulator.fabric import ideal
 from simulator.job import Job, Model, Plan
-from simulator.load import load_cluster
+from simulator.load import load_cluster, load_job
 from simulator.lower import lower, post_receives_early
 from simulator.schedule import Kind, Pair, Schedule
 from simulator.schedules import build
@@ -297,8 +297,8 @@ def test_terapipes_last_of_4_equal_slices_takes_7_times_the_first_where_all_is_a
     assert slice_times([512] * 4, 1.0).tolist() == [1 / 16, 3 / 16, 5 / 16, 7 / 16]
 
 
-def test_terapipe_fills_the_pipeline_of_one_long_sequence_and_keeps_its_work_and_memory():
-    sizes = {"num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8}
+def test_terapipe_fills_the_pipeline_of_one_long_sequence_and_keeps_its_memory():
+    sizes = {"num_hidden_layers": 8, "hidden_size": 4096, "num_attention_heads": 32}
     model = Model(name="long", vocab_size=1000, seq_len=16384, **sizes)
     cluster = load_cluster("dgx-a100").model_copy(update={"num_nodes": 1})
     whole, cut = (
@@ -309,10 +309,10 @@ def test_terapipe_fills_the_pipeline_of_one_long_sequence_and_keeps_its_work_and
                 plan=Plan(schedule="terapipe", pp=4, num_slices=slices),
             )
         )
-        for slices in (None, 16)
+        for slices in (1, 8)
     )
     busy = [run.report.split.compute.sum() for run in (whole, cut)]
-    assert busy[1] == pytest.approx(busy[0], rel=1e-9)
+    assert busy[1] >= busy[0] * (1 - 1e-9)  # the host may hold short slices up
     assert cut.report.step_time < 0.5 * whole.report.step_time
     assert cut.report.peak_memory == pytest.approx(whole.report.peak_memory)
 
@@ -466,3 +466,23 @@ def test_rows_for_64_ranks_and_512_microbatches_are_columns(schedule, vpp):
     rows = build(Plan(schedule=schedule, pp=64, vpp=vpp, num_microbatches=512))
     assert (rows.kind != Kind.W).sum() == 2 * 64 * 512 * vpp
     assert rows.stage.dtype == np.int32
+
+
+def test_a_job_without_num_slices_is_cut_where_terapipes_programme_says():
+    """With alike stages, as the programme assumes, it beats no and as many equal slices."""
+    base = load_job(Path(__file__).parent.parent / "examples" / "small_8_gpus.toml")
+    plan = {"schedule": "terapipe", "num_microbatches": 1, "vpp": 1, "activation_limit": None}
+    job = base.model_copy(
+        update={
+            "plan": base.plan.model_copy(update=plan),
+            "model": base.model.model_copy(update={"seq_len": 32768, "vocab_size": 64}),
+        }
+    )
+    chosen = simulate(job)
+    lengths = chosen.costs.slice_tokens
+    assert len(lengths) > 1
+    times = []
+    for count in (1, len(lengths)):
+        equal = job.plan.model_copy(update={"num_slices": count})
+        times.append(simulate(job.model_copy(update={"plan": equal})).report.step_time)
+    assert chosen.report.step_time < min(times)

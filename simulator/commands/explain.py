@@ -9,6 +9,7 @@ import numpy as np
 from simulator.commands.saved import load_run
 from simulator.explain import critical_path, explain
 from simulator.schedule import Kind
+from simulator.table import percent
 from simulator.timeline import Timeline
 
 __all__ = ["add", "run"]
@@ -37,6 +38,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.critical_path:
         _print_path(timeline)
         return
+    report = made.report
+    print(f"bubble {percent(report.bubble_fraction)} of the step: idle over wall time, GPipe's")
+    print(f"       {percent(report.bubble_to_ideal)} of the ideal time, Megatron's SC'21 paper's")
+    print(f"       {percent(report.span_bubble)} of the largest single-rank span, the zero-bubble")
+    print("       papers', whose optimizer step waits for no other rank")
     gaps = _gaps(timeline, arguments.rank)
     if arguments.time is not None:
         gaps = [(0.0, arguments.rank, arguments.time)]

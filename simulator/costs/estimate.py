@@ -109,6 +109,11 @@ def _part(job: Job, operators: tuple[Operator, ...], pairs: int, columns: tuple[
     )
 
 
+def host_seconds(job: Job) -> float:
+    """Time in which the host issues a layer's forward: no forward is faster. [s]"""
+    return len(layer_operators(job)) * job.cluster.gpu.host_overhead
+
+
 def _layer(job: Job) -> Part:
     """One transformer layer, no faster than the host can issue it.
 
@@ -120,7 +125,7 @@ def _layer(job: Job) -> Part:
     """
     operators = layer_operators(job)
     part = _part(job, operators, 2, ("qkv", "mlp up"))
-    host = len(operators) * job.cluster.gpu.host_overhead
+    host = host_seconds(job)
     back = part.input_grad + part.weight_grad
     busy = back + part.input_tensor + part.weight_tensor - part.overlapped
     idle = max(0.0, HOST_BACKWARD * host - busy)

@@ -12,16 +12,20 @@ from simulator.job import Model
 __all__ = ["attention_share", "slice_times", "sliced"]
 
 
-def sliced(costs: Costs, lengths: Sequence[int], attention: float = 0.0) -> Costs:
+def sliced(
+    costs: Costs, lengths: Sequence[int], attention: float = 0.0, least: float = 0.0
+) -> Costs:
     """The same costs for microbatches cut into slices of these lengths. [tokens]
 
     Args:
         costs: of whole microbatches.
         lengths: tokens of each slice.
         attention: share of the time that causal attention takes, 0 to 1. [1]
+        least: share of the time that a slice takes however short it is, as the host does. [1]
     """
     tokens = np.asarray(lengths, float) / sum(lengths)
-    return replace(costs, slice_time=slice_times(lengths, attention), slice_tokens=tokens)
+    times = np.maximum(slice_times(lengths, attention), least)
+    return replace(costs, slice_time=times, slice_tokens=tokens)
 
 
 def slice_times(lengths: Sequence[int], attention: float) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from simulator.job import Plan
 from simulator.schedule import Schedule
 from simulator.staleness import Weights
 
-__all__ = ["Recipe", "build", "register", "schedules"]
+__all__ = ["Recipe", "build", "recipe_of", "register", "schedules"]
 
 Generator = TypeVar("Generator", bound=Callable[..., Schedule])
 
@@ -73,6 +73,22 @@ def schedules() -> dict[str, Recipe]:
     return dict(sorted(_REGISTRY.items()))
 
 
+def recipe_of(name: str) -> Recipe:
+    """A schedule's recipe.
+
+    Raises:
+        ValueError: the name is unknown; says the nearest.
+    """
+    known = schedules()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(
+            f"plan.schedule is {name!r}, which is unknown; {hint}use one of {', '.join(known)}"
+        )
+    return known[name]
+
+
 def build(plan: Plan, costs: Costs | None = None, transfer: float = 0.0) -> Schedule:
     """Compute-only rows of a plan's schedule.
 
@@ -86,15 +102,7 @@ def build(plan: Plan, costs: Costs | None = None, transfer: float = 0.0) -> Sche
     """
     if plan.rows is not None:
         return _custom(plan)
-    known = schedules()
-    if plan.schedule not in known:
-        near = difflib.get_close_matches(plan.schedule, known, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(
-            f"plan.schedule is {plan.schedule!r}, which is unknown; {hint}"
-            f"use one of {', '.join(known)}"
-        )
-    recipe = known[plan.schedule]
+    known, recipe = schedules(), recipe_of(plan.schedule)
     for name, default in OPTIONAL.items():
         if getattr(plan, name) != default and name not in recipe.takes:
             takers = " or ".join(other for other, r in known.items() if name in r.takes)

@@ -22,7 +22,8 @@ def terapipe(pp: int, num_microbatches: int, num_slices: int | None = None) -> S
     For: long sequences of which few fit, where there are too few microbatches to fill the
     pipeline: the bubble is (pp - 1) slices instead of microbatches.
     Loses: GPipe's memory, all slices at once; small slices use a GPU badly, and equal ones take
-    longer and longer, as later slices attend to more tokens: `choose_slices` weighs the two.
+    longer and longer, as later slices attend to more tokens. `choose_slices` weighs the two; a
+    job without `num_slices` is cut by it.
 
     Source: Li et al., "TeraPipe: Token-Level Pipeline Parallelism for Training Large-Scale Language
     Models", ICML 2021, section 3.2 and Fig. 2.
