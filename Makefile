@@ -49,6 +49,12 @@ images: $(VENV)/.run
 	$(BIN)/bubblescope simulate --uniform 1,2 --pp 64 --microbatches 512 --schedule 1f1b \
 		--no-gantt -o docs/images/1f1b_64_ranks.png
 	$(BIN)/bubblescope simulate $(JOB) --no-gantt -o docs/images/sc21_145_6b.svg
+	$(BIN)/bubblescope simulate --uniform 1,1,1 --pp 8 --microbatches 20 --schedule dualpipe \
+		--no-gantt -o docs/images/dualpipe.svg
+	$(BIN)/bubblescope simulate --uniform 1,2 --latency 0.3 --pp 4 --microbatches 8 \
+		--schedule 1f1b --no-gantt --critical-path -o docs/images/critical_path.svg
+	$(BIN)/bubblescope compare --schedules all --pp 8 --microbatches 32 \
+		-o docs/images/schedules.png
 
 clean:
 	rm -rf $(VENV) out build dist

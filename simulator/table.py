@@ -123,9 +123,11 @@ def _flight(report: Report) -> str:
 def _versions(report: Report) -> str:
     if report.weight_versions is None or report.staleness is None:
         return ""
+    parts = (report.memory_parts or {}).get("weight versions")
+    more = "" if parts is None else f"; at most {parts.max() / 1e9:.1f} GB more"
     return (
         f"{report.weight_versions[0]} on the first rank, {report.weight_versions[-1]} on the last; "
-        f"gradients miss {report.staleness[0]} and {report.staleness[-1]} updates"
+        f"gradients miss {report.staleness[0]} and {report.staleness[-1]} updates{more}"
     )
 
 
