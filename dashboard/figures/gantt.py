@@ -5,12 +5,15 @@ time is cut in bins, a bin has the colour of what fills most of it, and the poin
 shares of the kinds. The browser never holds one node per op of a large timeline.
 """
 
+import base64
 import html
+import io
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
+from PIL import Image
 
 from dashboard.frame import framed
 from simulator.explain import critical_line
@@ -123,6 +126,7 @@ def _add_bars(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
     chunk = np.where(np.isin(compute.kind, SHADED), chunk, 0)
     several = num_chunks > 1
     top, bottom = lanes(compute, lane)
+    digits = len(str(int(compute.microbatch.max(initial=0))))
     shown: set[int] = set()
     for kind, c in sorted(set(zip(compute.kind.tolist(), chunk.tolist(), strict=True))):
         mine = (compute.kind == kind) & (chunk == c)
@@ -130,7 +134,7 @@ def _add_bars(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
         fill = color(Kind(kind), c, num_chunks)
         name = WORDS[Kind(kind)] + (f", chunk {c}" if several and kind in SHADED else "")
         edge = min(0.5, 0.12 * median_width(spans, timeline, WIDTH))
-        numbers = ["" if m == NO_MICROBATCH else str(m) for m in spans.microbatch.tolist()]
+        numbers = [_number(m, digits) for m in spans.microbatch.tolist()]
         _add_spans(fig, spans, time, fill, name).update(
             **_entry(Kind(kind), num_chunks),
             showlegend=kind not in shown,
@@ -202,6 +206,14 @@ def _add_spans(fig: go.Figure, spans: Timeline, time: Unit, fill: str, name: str
     return fig.data[-1]
 
 
+def _number(microbatch: int, digits: int) -> str:
+    """A microbatch's number, as wide as the widest, so that all show or none does."""
+    if microbatch == NO_MICROBATCH:
+        return ""
+    pad = "\u2005" * (digits - len(str(microbatch)))  # two quarter-ems are about one digit
+    return f"{pad}{microbatch}{pad}"
+
+
 def _add_raster(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
     """An image of the rows, and over it an unseen one that answers the pointer."""
     lines = LINES if timeline.num_ranks <= MOST_SEPARATE else 1
@@ -210,24 +222,19 @@ def _add_raster(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
     cut = raster(timeline, num_bins)
     width = timeline.makespan * time.per_si / num_bins
     bins = {"x0": width / 2, "dx": width, "showscale": False}
-    gap = len(cut.colors)  # one more category: the white line between two rows
-    rows = np.repeat(cut.main, lines, axis=0)
+    pixels = np.repeat(cut.image, lines, axis=0)  # colours mixed, so that nothing beats
     if lines > 1:
-        rows[lines - 1 :: lines] = gap
-    fig.add_heatmap(
-        z=rows,
-        y0=(1 / lines - 1) / 2,
-        dy=1 / lines,
-        zmin=-0.5,
-        zmax=gap + 0.5,
-        colorscale=[
-            [edge / (gap + 1), fill]
-            for category, fill in enumerate([*cut.colors, "#ffffff"])
-            for edge in (category, category + 1)
-        ],
-        zsmooth="fast",  # the browser then scales colours, so that fine stripes mix and do not beat
-        hoverinfo="skip",
-        **bins,
+        pixels[lines - 1 :: lines] = 255  # the white line between two rows
+    fig.add_layout_image(
+        source=_png(pixels),
+        xref="x",
+        yref="y",
+        x=0,
+        y=-0.5,
+        sizex=timeline.makespan * time.per_si,
+        sizey=timeline.num_ranks,
+        sizing="stretch",
+        layer="below",
     )
     kinds, percent = _percent(cut)
     words = [*(WORDS[kind] for kind in kinds), "idle"]
@@ -249,6 +256,13 @@ def _add_raster(fig: go.Figure, timeline: Timeline, time: Unit) -> None:
         shown.add(kind)
     _add_entry(fig, IDLE, {"name": "idle"})
     fig.update_layout(legend={"itemclick": False, "itemdoubleclick": False})
+
+
+def _png(pixels: NDArray[np.uint8]) -> str:
+    """An image of shape (rows, columns, 3) as a data URI; the browser smooths it when it scales."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def _entry(kind: Kind, num_chunks: int) -> dict[str, str]:
