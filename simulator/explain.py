@@ -34,8 +34,7 @@ def causes(timeline: Timeline) -> NDArray[np.int64]:
     for candidate in (local, message, _standing(timeline, previous)):
         later = ends[candidate] > ends[cause]
         cause = np.where(is_compute & (candidate >= 0) & later, candidate, cause)
-    pair = np.flatnonzero((timeline.start[:-1] == timeline.start[1:]) & is_compute[:-1])
-    pair = pair[(timeline.rank[pair] == timeline.rank[pair + 1]) & is_compute[pair + 1]]
+    pair = timeline.pairs()
     late = ends[cause[pair]] < np.minimum(ends[cause[pair + 1]], timeline.start[pair])
     cause[pair[late]] = cause[pair[late] + 1]  # an overlapped pair starts when both can
     for send, receive in _ends(timeline):

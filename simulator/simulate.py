@@ -214,13 +214,20 @@ def _split(
 ) -> Split:
     """The step by cause, with what the costs know of each span; `slow` are the stragglers."""
     factor = np.array([slow.get(rank, 1.0) for rank in range(timeline.num_ranks)])
+    share = costs.share_of_time(timeline.microbatch)
     backward = np.isin(timeline.kind, (Kind.B, Kind.I))
     recompute = np.where(backward, costs.recompute_seconds[timeline.stage], 0.0)
-    share = costs.share_of_time(timeline.microbatch)
+    tensor = costs.tensor_seconds[timeline.kind, timeline.stage] * share
+    alone = costs.seconds[timeline.kind, timeline.stage] * share
+    first = timeline.pairs()
+    both = alone[first] + alone[first + 1]
+    hidden = both * (1 - costs.pair_time[timeline.stage[first]])  # communication behind compute
+    tensor[first] = np.maximum(0.0, tensor[first] + tensor[first + 1] - hidden)
+    tensor[first + 1] = 0.0
     return split(
         timeline,
         recompute=recompute * factor[timeline.rank] * share,
-        tensor=costs.tensor_seconds[timeline.kind, timeline.stage] * share,
+        tensor=tensor,
         lone=_lone(timeline, lowered, costs, fabric),
     )
 

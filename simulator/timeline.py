@@ -77,6 +77,13 @@ class Timeline:
         """The spans on the ranks' compute streams."""
         return self.where(self.kind <= Kind.OPTIMIZER)
 
+    def pairs(self) -> NDArray[np.intp]:
+        """Index of the first op of each overlapped pair; the second stands right behind it."""
+        compute = self.kind <= Kind.OPTIMIZER
+        same = (self.rank[1:] == self.rank[:-1]) & compute[1:] & compute[:-1]
+        same &= (self.start[1:] == self.start[:-1]) & (self.end[1:] == self.end[:-1])
+        return np.flatnonzero(same & (self.end[1:] > self.start[1:]))
+
     def with_memory(
         self, rank: NDArray[np.int32], time: NDArray[np.float64], nbytes: NDArray[np.float64]
     ) -> Self:

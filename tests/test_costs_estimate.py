@@ -199,3 +199,12 @@ def test_grouped_query_attention_and_swiglu_by_hand():
 def test_flops_of_no_sequence_are_refused():
     with pytest.raises(ValueError, match="num_sequences is 0"):
         model_flops(load_model("gpt3-175b"), 0)
+
+
+def test_an_overlapped_pair_hides_tensor_parallel_communication_and_nothing_else():
+    alone, split = estimate(job_of(pp=8, tp=1)), estimate(job_of(pp=8, tp=8))
+    assert (alone.pair_time == 1).all()
+    whole = split.seconds[Kind.F] + split.seconds[Kind.B]
+    exposed = split.tensor_seconds[Kind.F] + split.tensor_seconds[Kind.B]
+    assert (split.pair_time < 1).all()
+    assert (split.pair_time * whole > whole - exposed).all()

@@ -203,3 +203,14 @@ def test_a_straggler_slows_the_step_as_slower_stage_costs_would():
 def test_the_split_adds_up_to_the_step_on_every_rank():
     report = simulate(job(dp=2, pp=4, num_microbatches=8, overlap_grad_reduce=True)).report
     np.testing.assert_allclose(report.split.total, report.step_time, rtol=1e-9)
+
+
+def test_an_overlapped_pair_hides_communication_and_computes_as_much():
+    """Against 1F1B: compute is equal on every rank, exposed communication is less."""
+    sizes = {"pp": 4, "num_microbatches": 16, "recompute": "full"}
+    plain = simulate(job(schedule="1f1b", **sizes)).report
+    paired = simulate(job(schedule="1f1b-overlap", **sizes)).report
+    np.testing.assert_allclose(paired.split.compute, plain.split.compute, rtol=1e-9)
+    np.testing.assert_allclose(paired.split.recompute, plain.split.recompute, rtol=1e-9)
+    assert (paired.split.tensor < 0.9 * plain.split.tensor).all()
+    np.testing.assert_allclose(paired.split.total, paired.makespan, rtol=1e-9)

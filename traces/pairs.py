@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedule import Kind
 from simulator.timeline import Timeline
 
 __all__ = ["halves", "side_by_side"]
@@ -14,12 +13,9 @@ __all__ = ["halves", "side_by_side"]
 def halves(spans: Timeline) -> NDArray[np.int8]:
     """1 for the first op of an overlapped pair, 2 for the second, 0 for every other span."""
     half = np.zeros(spans.num_spans, np.int8)
-    on_stream = np.flatnonzero(spans.kind <= Kind.OPTIMIZER)
-    this, after = on_stream[:-1], on_stream[1:]
-    together = (spans.rank[this] == spans.rank[after]) & (spans.end[this] > spans.start[this])
-    together &= (spans.start[this] == spans.start[after]) & (spans.end[this] == spans.end[after])
-    half[this[together]] = 1
-    half[after[together]] = 2
+    first = spans.pairs()
+    half[first] = 1
+    half[first + 1] = 2
     return half
 
 

@@ -219,6 +219,18 @@ def _seconds(job: Job, parameters: tuple[float, ...]) -> dict[str, np.ndarray]:
     return {"seconds": seconds, "tensor_seconds": tensor, "recompute_seconds": recompute}
 
 
+def _pair_time(seconds: np.ndarray, tensor: np.ndarray, job: Job) -> np.ndarray:
+    """An overlapped pair's time over its ops', by stage: communication hides behind compute. [1]
+
+    What one op communicates runs beside what the other computes, less the SMs that it takes.
+    Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1.
+    """
+    whole = seconds[Kind.F] + seconds[Kind.B]
+    communication = tensor[Kind.F] + tensor[Kind.B]
+    hidden = [_hidden(c, w - c, job) for c, w in zip(communication, whole, strict=True)]
+    return np.asarray(1.0 - np.array(hidden) / whole)
+
+
 def _activations(job: Job) -> dict[str, np.ndarray]:
     """The columns of activation bytes, by stage."""
     layers = np.array(job.layers_per_stage, float)
@@ -262,8 +274,9 @@ def estimate(job: Job) -> Costs:
     gathers = plan.scatter_gather and not plan.sequence_parallel and plan.tp > 1
     split = plan.tp if plan.sequence_parallel or plan.scatter_gather else 1
     gather = _tensor_parallel(job, Collective.ALL_GATHER) if gathers else 0.0
+    times = _seconds(job, parameters)
     return Costs(
-        **_seconds(job, parameters),
+        **times,
         **_activations(job),
         boundary_bytes=np.full(stages, boundary / split),
         boundary_gather=np.full(stages, gather),
@@ -272,5 +285,5 @@ def estimate(job: Job) -> Costs:
         weight_bytes=weights,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
-        pair_time=np.ones(stages),
+        pair_time=_pair_time(times["seconds"], times["tensor_seconds"], job),
     )
