@@ -4,132 +4,18 @@ Every field's description is also the command's help and the dashboard's label, 
 unit in brackets. Files, presets and `config.json` are read in `simulator/load.py`.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
+
+from simulator.checks import Count, NotNegative, Positive, Share, Value, require_divides
+from simulator.model import Model
 
 __all__ = ["GPU", "Cluster", "Job", "Link", "Model", "Plan"]
-
-
-def _not_bool(value: object) -> object:
-    """Refuse true and false where a number is asked for; Python would count them as 1 and 0."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("not_bool", "it must be a number")
-    return value
-
-
-Count = Annotated[int, Field(ge=1, le=10**12), BeforeValidator(_not_bool)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_not_bool)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_not_bool)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_not_bool)]
-
 
 MOST_OPS = 20_000_000  # forwards and backwards of one step; takes minutes and 10 GB
 MOST_GPUS = 2_000_000
 LEAST_BANDWIDTH = 1e-3  # [bytes/s]
-
-
-class Value(BaseModel):
-    """A frozen, hashable value that refuses unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
-
-
-def _require_divides(what: str, total: int, by: str, divisor: int) -> None:
-    """Raise the one error of sizes that do not divide, with the values that do."""
-    if total % divisor:
-        fits = [d for d in range(1, min(total, 4096) + 1) if total % d == 0]
-        near = sorted(sorted(fits, key=lambda d: abs(d - divisor))[:8])
-        raise ValueError(
-            f"{by} is {divisor}, but it must divide {what} = {total}; "
-            f"use one of {', '.join(map(str, near))}"
-        )
-
-
-class Model(Value):
-    """A decoder-only transformer, in Hugging Face's names."""
-
-    name: str = Field(description="name of the model")
-    num_hidden_layers: Count = Field(description="transformer layers [1]")
-    hidden_size: Count = Field(description="width of the residual stream [1]")
-    num_attention_heads: Count = Field(description="query heads [1]")
-    num_key_value_heads: Count = Field(description="key and value heads [1]")
-    head_dim: Count = Field(description="width of one head [1]")
-    intermediate_size: Count = Field(description="width of the feed-forward layer [1]")
-    vocab_size: Count = Field(description="tokens in the vocabulary [1]")
-    seq_len: Count = Field(description="tokens in one sequence [1]")
-    gated_mlp: bool = Field(False, description="SwiGLU: a third feed-forward matrix")
-    learned_positions: bool = Field(False, description="a trained position embedding")
-    tie_word_embeddings: bool = Field(False, description="logits share the embedding's weights")
-    bias: bool = Field(False, description="every linear layer but the logits has a bias")
-    qkv_bias: bool = Field(False, description="the query, key, value projection alone has a bias")
-    qk_norm: bool = Field(False, description="queries and keys are normalised, head by head")
-    norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
-    dropout: bool = Field(False, description="trained with dropout, which keeps one-byte masks")
-    source: str = Field("", description="where the sizes are published")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, data: object) -> object:
-        """Hugging Face's defaults: as many key-value as query heads, hidden / heads, 4 hidden."""
-        if not isinstance(data, Mapping):
-            return data
-        filled = dict(data)
-        heads, hidden = filled.get("num_attention_heads"), filled.get("hidden_size")
-        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
-            filled.setdefault("num_key_value_heads", heads)
-            if "head_dim" not in filled:
-                _require_divides("model.hidden_size", hidden, "model.num_attention_heads", heads)
-                filled["head_dim"] = hidden // heads
-            filled.setdefault("intermediate_size", 4 * hidden)
-        return filled
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _require_divides(
-            "model.num_attention_heads",
-            self.num_attention_heads,
-            "model.num_key_value_heads",
-            self.num_key_value_heads,
-        )
-        return self
-
-    @property
-    def num_parameters(self) -> int:
-        """Trained parameters, every bias and norm counted. [1]
-
-        Source: equation 2 of Narayanan et al., "Efficient Large-Scale Language Model Training on
-        GPU Clusters Using Megatron-LM", SC'21, 12 l h^2 (1 + 13 / 12h + (V + s) / 12lh), to which
-        this adds the final norm, 2h, and which it extends to grouped heads, gated feed-forward
-        layers, RMSNorm and untied logits.
-
-        >>> gpt2 = Model(name="GPT-2", num_hidden_layers=12, hidden_size=768,
-        ...              num_attention_heads=12, vocab_size=50257, seq_len=1024, bias=True,
-        ...              learned_positions=True, tie_word_embeddings=True, norm="layernorm")
-        >>> gpt2.num_parameters  # 12 (12 x 768^2 + 13 x 768) + (50257 + 1024) 768 + 2 x 768
-        124439808
-        """
-        norm = 2 if self.norm == "layernorm" else 1
-        embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
-        positions = self.seq_len if self.learned_positions else 0
-        layers = self.num_hidden_layers * self.parameters_per_layer
-        return layers + (embeddings + positions + norm) * self.hidden_size
-
-    @property
-    def parameters_per_layer(self) -> int:
-        """Trained parameters of one layer. [1]"""
-        norm = 2 if self.norm == "layernorm" else 1
-        hidden, ffn = self.hidden_size, self.intermediate_size
-        query = self.num_attention_heads * self.head_dim
-        qkv = query + 2 * self.num_key_value_heads * self.head_dim
-        ups = 2 if self.gated_mlp else 1
-        matrices = hidden * (qkv + query) + hidden * ffn * (ups + 1)
-        norms = 2 * norm * hidden + (2 * self.head_dim if self.qk_norm else 0)
-        qkv_biases = qkv if self.bias or self.qkv_bias else 0
-        other_biases = 2 * hidden + ups * ffn if self.bias else 0
-        return matrices + norms + qkv_biases + other_biases
 
 
 class GPU(Value):
@@ -370,7 +256,7 @@ class Job(Value):
                     f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is "
                     f"{layers}: a stage would hold no layer; use at most {layers} stages"
                 )
-            _require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
+            require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
         elif len(split) != stages:
             raise ValueError(
                 f"plan.layers_per_stage has {len(split)} entries, but there are {stages} stages "
@@ -385,9 +271,9 @@ class Job(Value):
     def _check_sizes(self) -> None:
         model, tp = self.model, self.plan.tp
         for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
-            _require_divides(f"model.{name}", getattr(model, name), "plan.tp", tp)
+            require_divides(f"model.{name}", getattr(model, name), "plan.tp", tp)
         if self.plan.sequence_parallel:
-            _require_divides("model.seq_len", model.seq_len, "plan.tp", tp)
+            require_divides("model.seq_len", model.seq_len, "plan.tp", tp)
         if self.plan.dtype not in self.cluster.gpu.peak_flops:
             known = ", ".join(sorted(self.cluster.gpu.peak_flops))
             raise ValueError(
