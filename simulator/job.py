@@ -137,7 +137,9 @@ class Plan(Value):
         None, description="slices of tokens that TeraPipe cuts each microbatch into; 1 [1]"
     )
     activation_limit: Positive | None = Field(
-        None, description="most activation memory of a rank, for schedules that take one [bytes]"
+        None,
+        description="most activation memory of a rank, for schedules that take one [bytes]; "
+        "with uniform costs in microbatches",
     )
     rows: str | None = Field(
         None, description="the rows of a schedule of one's own, one line a rank: 0F0,0F1,0B0,..."

@@ -263,10 +263,24 @@ def _check(schedule: Schedule) -> None:
     ):
         if wrong.any():
             stage, microbatch = (int(x[0]) for x in np.nonzero(wrong))
+            same = (schedule.stage == stage) & (schedule.microbatch == microbatch)
+            places = np.flatnonzero(same | ((schedule.stage == stage) & ~same.any()))
             raise ValueError(
-                f"stage {stage}, microbatch {microbatch} "
+                f"{_where(schedule, int(places[-1]))} is {schedule.op(int(places[-1]))}, but stage "
+                f"{stage}, microbatch {microbatch} "
                 + text.format(stage=stage, microbatch=microbatch)
             )
+    forwards, width = np.array(_home(schedule, (Kind.F,))), schedule.num_microbatches
+    backward = np.flatnonzero(np.isin(schedule.kind, (Kind.B, Kind.I, Kind.W)))
+    home = forwards[schedule.stage[backward] * width + schedule.microbatch[backward]]
+    astray = backward[home != schedule.rank[backward]]
+    if len(astray):
+        at = int(astray[0])
+        made = int(forwards[schedule.stage[at] * width + schedule.microbatch[at]])
+        raise ValueError(
+            f"{_where(schedule, at)} is {schedule.op(at)}, but rank {made} ran its forward and "
+            "holds its activations; put it there"
+        )
 
 
 def _where(schedule: Schedule, at: int) -> str:

@@ -59,8 +59,10 @@ def job_options(arguments: argparse.Namespace, not_of_the_job: set[str]) -> dict
 def _read_rows(path: str) -> str:
     try:
         return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the rows in {path}: {error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} holds no rows: it is no text") from None
+    except OSError as error:
+        raise ValueError(f"cannot read the rows in {path}: {error.strerror}") from None
 
 
 def _value(text: str) -> float | str | list[int]:

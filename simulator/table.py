@@ -178,9 +178,10 @@ def _count(number: int, what: str) -> str:
 def _split_rows(report: Report) -> list[str]:
     """Where each rank's step goes, in percent; columns that are zero everywhere are left out."""
     shown = [name for name in SPLIT if (getattr(report.split, name) > 5e-5 * report.makespan).any()]
+    what = "step" if report.weight_versions is None else "whole run"
     has_memory = report.peak_memory is not None
     header = [
-        "share of the step [%]",
+        f"share of the {what} [%]",
         *(NAMES[name] for name in shown),
         *["peak [GB]"] * has_memory,
     ]

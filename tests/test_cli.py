@@ -357,6 +357,11 @@ def test_compare_draws_the_schedules_on_one_time_axis(capsys, tmp_path):
             "use the suffix .csv or .txt",
         ),
         (("export", SMALL, "x.svg", "--dialect", "zero-bubble"), "is for the rows of a schedule"),
+        ((*SCHEDULES, "--schedules", "all", "--microbatches", 0), "plan.num_microbatches is 0"),
+        (("export", "1f1", "x.csv", "--pp", 2, "--microbatches", 2), "did you mean 1f1b"),
+        (("optimize", "--pp", 2, "--microbatches", 0), "plan.num_microbatches is 0"),
+        (("optimize", "--pp", 2, "--microbatches", 2, "--latency", -1), "at least 0"),
+        (("optimize", "--pp", 2, "--microbatches", 2, "--time-limit", -1), "positive"),
         (("explain", SMALL, "--time", 0.1), "--time needs --rank"),
         (("explain", SMALL, "--rank", 9, "--time", 0.1), "ranks 0 to 3"),
         (

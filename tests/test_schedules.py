@@ -132,8 +132,12 @@ def test_rows_that_cannot_finish_name_each_stuck_rank_and_what_it_waits_for():
     ("text", "message"),
     [
         ("0F0,0F0,0B0", "row of rank 0, column 1 is 0F0 for the second time"),
-        ("0F0,0B0\n1F0", "stage 1, microbatch 0 has no backward; add 1B0"),
-        ("0B0", "stage 0, microbatch 0 has no forward; add 0F0"),
+        (
+            "0F0,0B0\n1F0",
+            "row of rank 1, column 0 is 1F0, but stage 1, microbatch 0 has no backward",
+        ),
+        ("0B0", "row of rank 0, column 0 is 0B0, but stage 0, microbatch 0 has no forward"),
+        ("0F0\n0B0,1F0,1B0", "row of rank 1, column 0 is 0B0, but rank 0 ran its forward"),
         ("0F0,0I0", "stage 0, microbatch 0 has half a backward"),
         ("0F0,0B0,0I0,0W0", "has a full and a split backward"),
         (

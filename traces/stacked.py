@@ -61,8 +61,7 @@ def _draw(runs: Sequence[tuple[str, Timeline]], suffix: str) -> bytes:
             axes.tick_params(colors=MUTED, labelsize=7, length=0)
             axes.spines[:].set_visible(False)
             cut = ", goes on" if timeline.makespan > longest * (1 + 1e-9) else ""
-            title = f"{name}: {timeline.makespan:g}{cut}"
-            axes.set_title(title, loc="left", fontsize=9, color=INK, pad=3)
+            axes.set_title(name + cut, loc="left", fontsize=9, color=INK, pad=3)
             last = name == runs[-1][0]
             axes.tick_params(labelbottom=last, length=3 if last else 0)
         kinds = [k for k in Kind if k.is_compute and any((t.kind == k).any() for _, t in runs)]

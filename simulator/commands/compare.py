@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.commands.saved import load_run
+from simulator.errors import validated
 from simulator.job import Plan
 from simulator.options import uniform_times
 from simulator.schedule import Kind
@@ -73,7 +74,8 @@ def _compare_schedules(arguments: argparse.Namespace) -> None:
     if output is not None:
         from traces.stacked import write_stacked
 
-        write_stacked([(_name(made), made.timeline) for made in runs], output)
+        named = [(f"{_name(made)}: {made.report.step_time:g}", made.timeline) for made in runs]
+        write_stacked(named, output)
 
 
 def _simulated(arguments: argparse.Namespace) -> tuple[list[Run], list[tuple[str, str]]]:
@@ -86,15 +88,12 @@ def _simulated(arguments: argparse.Namespace) -> tuple[list[Run], list[tuple[str
         if name not in known:
             raise ValueError(f"--schedules names {name!r}; use all, or some of {','.join(known)}")
     forward, backward, weight = uniform_times(arguments.uniform or "1,1,1")
+    sizes = {"pp": arguments.pp, "num_microbatches": arguments.microbatches}
+    validated(Plan, sizes, "plan")
     runs, refused = [], []
     for name in names:
         try:
-            plan = Plan(
-                schedule=name,
-                pp=arguments.pp,
-                vpp=known[name].chunks,
-                num_microbatches=arguments.microbatches,
-            )
+            plan = Plan(vpp=known[name].chunks, schedule=name, **sizes)
             made = simulate_uniform(
                 plan, forward, backward, weight_grad=weight, latency=arguments.latency or 0.0
             )

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from simulator.commands.saved import CRITICAL, OUTPUT, load_run, writable, write_run
 from simulator.dialects import DIALECTS, write_rows
+from simulator.errors import validated
 from simulator.job import Plan
 from simulator.lower import lower
-from simulator.schedules import build, schedules
+from simulator.schedules import build, recipe_of, schedules
 from traces.replacing import replace_bytes
 
 __all__ = ["add", "run"]
@@ -32,6 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.run in schedules():
         _export_rows(arguments)
         return
+    if arguments.pp is not None and not Path(arguments.run).exists():
+        recipe_of(arguments.run)  # says the nearest name
     for name in ("pp", "microbatches", "vpp", "dialect"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name} is for the rows of a schedule; {arguments.run} is none")
@@ -46,12 +49,13 @@ def _export_rows(arguments: argparse.Namespace) -> None:
     for name in ("pp", "microbatches"):
         if getattr(arguments, name) is None:
             raise ValueError(f"the rows of {arguments.run} need --{name}")
-    plan = Plan(
-        schedule=arguments.run,
-        pp=arguments.pp,
-        vpp=schedules()[arguments.run].chunks if arguments.vpp is None else arguments.vpp,
-        num_microbatches=arguments.microbatches,
-    )
+    sizes = {
+        "schedule": arguments.run,
+        "pp": arguments.pp,
+        "vpp": schedules()[arguments.run].chunks if arguments.vpp is None else arguments.vpp,
+        "num_microbatches": arguments.microbatches,
+    }
+    plan = validated(Plan, sizes, "plan")
     dialect = arguments.dialect or "pytorch-compute"
     rows = build(plan)
     if dialect == "pytorch-comms":

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 from simulator.costs import uniform
+from simulator.costs.costs import MOST_SECONDS
 from simulator.dialects import write_rows
+from simulator.errors import validated
+from simulator.job import Plan
 from simulator.optimal import Progress, optimize
 from simulator.options import uniform_times
 from traces.replacing import replace_bytes
@@ -33,6 +36,12 @@ _OBJECTIVE = "what is least: the largest single-rank span, or the time from firs
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, showing progress; Ctrl-C keeps the best so far."""
+    sizes = {"pp": arguments.pp, "num_microbatches": arguments.microbatches}
+    validated(Plan, sizes, "plan")
+    if not 0 <= arguments.latency < MOST_SECONDS:
+        raise ValueError(f"--latency is {arguments.latency:g} s; it must be at least 0, and finite")
+    if not 0 < arguments.time_limit < MOST_SECONDS:
+        raise ValueError(f"--time-limit is {arguments.time_limit:g} s; it must be positive")
     forward, backward, weight = uniform_times(arguments.uniform)
     costs = uniform(arguments.pp, forward, backward, weight, arguments.weight_memory)
     best = optimize(

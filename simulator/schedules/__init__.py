@@ -125,7 +125,7 @@ def _custom(plan: Plan) -> Schedule:
     asked = (plan.pp, plan.num_stages, plan.num_microbatches)
     if found != asked:
         raise ValueError(
-            "plan.rows has {} ranks, {} stages and {} microbatches, but the plan asks for {}, {} "
-            "and {}; set pp, vpp and num_microbatches to what the rows have".format(*found, *asked)
+            "plan.rows has pp = {}, pp x vpp = {} and num_microbatches = {}, but the plan asks for "
+            "{}, {} and {}; set them to what the rows have".format(*found, *asked)
         )
     return schedule
