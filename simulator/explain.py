@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 from simulator.schedule import Kind, Op, awaited
 from simulator.timeline import Timeline
 
-__all__ = ["Bubble", "causes", "critical_line", "critical_path", "explain", "shortest"]
+__all__ = [
+    "Bubble",
+    "causes",
+    "critical_line",
+    "critical_path",
+    "explain",
+    "longest_gaps",
+    "shortest",
+]
 
 NONE = -1
+MOST_STEPS = 7  # of a chain in words [1]
 
 
 def causes(timeline: Timeline) -> NDArray[np.int64]:
@@ -94,8 +103,10 @@ class Bubble:
         if self.waits_on is not None and self.waits_on != self.rank:
             text += f" of rank {self.waits_on}"
         if self.chain:
-            steps = " -> ".join(f"{op} (rank {rank})" for rank, op, _, _ in self.chain)
-            text += f"; late because of {steps}"
+            steps = [f"{op} (rank {rank})" for rank, op, _, _ in self.chain]
+            if len(steps) > MOST_STEPS:
+                steps[3:-3] = [f"{len(steps) - 6} more"]
+            text += f"; late because of {' -> '.join(steps)}"
         return text
 
 
@@ -107,6 +118,7 @@ def explain(
     lone: NDArray[np.float64] | None = None,
     stragglers: Mapping[int, float] | None = None,
     activation_limit: float | None = None,
+    cause: NDArray[np.int64] | None = None,
 ) -> Bubble:
     """Explain the idle gap of a rank at a time.
 
@@ -118,6 +130,7 @@ def explain(
             shortest transfer over the same boundary stands for it. [s]
         stragglers: slow-down of a rank's compute, to tell its share. [1]
         activation_limit: most activation memory of a rank, where the schedule obeyed one. [bytes]
+        cause: what `causes` says of the timeline, to explain several gaps without its cost.
 
     Raises:
         ValueError: there is no such rank, or it works at that time.
@@ -152,7 +165,7 @@ def explain(
             chain=(),
         )
     following = int(after[0])
-    cause = causes(timeline)
+    cause = causes(timeline) if cause is None else cause
     chain = _chain(timeline, cause, following, begin)
     last = chain[-1] if chain else None
     alone = shortest(timeline) if lone is None else lone
@@ -174,6 +187,20 @@ def explain(
             for i in chain
         ),
     )
+
+
+def longest_gaps(timeline: Timeline, only: int | None = None) -> list[tuple[float, int, float]]:
+    """Length, rank and middle of every idle gap, longest first."""
+    compute = timeline.compute
+    found = []
+    for rank in range(timeline.num_ranks) if only is None else [only]:
+        mine = compute.rank == rank
+        ends = np.concatenate([[0.0], np.maximum.accumulate(compute.end[mine])])
+        starts = np.concatenate([compute.start[mine], [timeline.makespan]])
+        for begin, end in zip(ends.tolist(), starts.tolist(), strict=True):
+            if end - begin > 1e-9 * timeline.makespan:
+                found.append((end - begin, rank, (begin + end) / 2))
+    return sorted(found, key=lambda gap: (-gap[0], gap[1], gap[2]))
 
 
 def _chain(timeline: Timeline, cause: NDArray[np.int64], at: int, begin: float) -> list[int]:

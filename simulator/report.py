@@ -81,6 +81,7 @@ class Report:
     internal_bubble: float  # idle share between each rank's first and last op, over all ranks [1]
     split: Split
     peak_in_flight: NDArray[np.int64]  # chunk-forwards held at once, shape (num_ranks,) [1]
+    longest_gaps: tuple[str, ...] = ()  # the longest idle gaps, each explained
     weight_versions: NDArray[np.int64] | None = None  # most held at once, shape (num_ranks,) [1]
     staleness: NDArray[np.int64] | None = None  # most updates missed, shape (num_ranks,) [1]
     peak_memory: Column | None = None  # shape (num_ranks,) [bytes]
@@ -151,6 +152,7 @@ class Report:
         try:
             table = {k: v for k, v in values.items() if k not in ("fits", "verdict")}
             table["split"] = Split(**{k: np.array(v, float) for k, v in table["split"].items()})
+            table["longest_gaps"] = tuple(map(str, table["longest_gaps"]))
             table["peak_in_flight"] = np.array(table["peak_in_flight"], np.int64)
             for name in ("weight_versions", "staleness"):
                 if table[name] is not None:

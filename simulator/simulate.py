@@ -17,6 +17,7 @@ from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
 from simulator.costs.slices import attention_share, slice_times, sliced
 from simulator.dialects import is_lowered
+from simulator.explain import causes, explain, longest_gaps
 from simulator.fabric import Fabric, connect, ideal
 from simulator.job import Job, Plan
 from simulator.lower import (
@@ -44,6 +45,7 @@ from simulator.timeline import Timeline
 
 __all__ = ["Run", "simulate", "simulate_uniform"]
 
+MOST_GAPS = 3  # idle gaps that a report explains [1]
 MOST_CUTS = 64  # places at which a sequence may be cut [1]
 
 
@@ -80,6 +82,9 @@ def simulate(job: Job) -> Run:
         timeline = with_versions(timeline, policy, costs.weight_bytes)
     parts = _split(timeline, lowered, costs, fabric, job.cluster.stragglers)
     report = _asynchronous(_report(job.name, job.plan, timeline, parts), job.plan, timeline)
+    lone = _lone(timeline, lowered, costs, fabric)
+    gaps = _explained(timeline, lone, job.cluster.stragglers, job.plan.activation_limit)
+    report = replace(report, longest_gaps=gaps)
     report = _throughput(job, report)
     report = _memory(job, report, timeline, costs)
     return Run(
@@ -129,6 +134,9 @@ def simulate_uniform(
     timeline = memory_samples(engine.run(lowered, costs, fabric), costs)
     name = f"{plan.schedule}, uniform costs"
     parts = _split(timeline, lowered, costs, fabric, {})
+    report = _asynchronous(_report(name, plan, timeline, parts), plan, timeline)
+    lone = _lone(timeline, lowered, costs, fabric)
+    gaps = _explained(timeline, lone, {}, plan.activation_limit)
     return Run(
         name=name,
         job=None,
@@ -136,7 +144,7 @@ def simulate_uniform(
         schedule=schedule,
         costs=costs,
         timeline=timeline,
-        report=_asynchronous(_report(name, plan, timeline, parts), plan, timeline),
+        report=replace(report, longest_gaps=gaps),
     )
 
 
@@ -230,6 +238,32 @@ def _split(
         tensor=tensor,
         lone=_lone(timeline, lowered, costs, fabric),
     )
+
+
+def _explained(
+    timeline: Timeline, lone: NDArray[np.float64], slow: Mapping[int, float], limit: float | None
+) -> tuple[str, ...]:
+    """The longest idle gaps, one a rank at the most, in words."""
+    cause = causes(timeline)
+    found: list[str] = []
+    seen: set[int] = set()
+    for _, rank, time in longest_gaps(timeline):
+        if len(found) == MOST_GAPS:
+            break
+        if rank not in seen:
+            seen.add(rank)
+            bubble = explain(
+                timeline,
+                rank,
+                time,
+                lone=lone,
+                stragglers=slow,
+                activation_limit=limit,
+                cause=cause,
+            )
+            if bubble.next_op is not None:
+                found.append(str(bubble))
+    return tuple(found)
 
 
 def _lone(

@@ -38,7 +38,10 @@ def report_table(report: Report, tokens: float | None = None) -> str:
         )
     if report.verdict is not None:
         lines.append(f"{'memory':<20}{report.verdict}")
-    return "\n".join([*lines, "", *_split_rows(report)])
+    gaps = [f"  {gap}" for gap in report.longest_gaps]
+    if gaps:
+        gaps = ["longest gaps, one a rank:", *gaps]
+    return "\n".join([*lines, "", *_split_rows(report), *gaps])
 
 
 def compare_table(reports: Sequence[Report], names: Sequence[str]) -> str:

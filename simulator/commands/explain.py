@@ -4,10 +4,8 @@ import argparse
 import tomllib
 from pathlib import Path
 
-import numpy as np
-
 from simulator.commands.saved import load_run
-from simulator.explain import critical_path, explain
+from simulator.explain import critical_path, explain, longest_gaps
 from simulator.schedule import Kind
 from simulator.table import percent
 from simulator.timeline import Timeline
@@ -43,25 +41,11 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"       {percent(report.bubble_to_ideal)} of the ideal time, Megatron's SC'21 paper's")
     print(f"       {percent(report.span_bubble)} of the largest single-rank span, the zero-bubble")
     print("       papers', whose optimizer step waits for no other rank")
-    gaps = _gaps(timeline, arguments.rank)
+    gaps = longest_gaps(timeline, arguments.rank)
     if arguments.time is not None:
         gaps = [(0.0, arguments.rank, arguments.time)]
     for _, rank, time in gaps[: arguments.most]:
         print(explain(timeline, rank, time, stragglers=stragglers, activation_limit=limit))
-
-
-def _gaps(timeline: Timeline, only: int | None) -> list[tuple[float, int, float]]:
-    """Length, rank and middle of every idle gap, longest first."""
-    compute = timeline.compute
-    found = []
-    for rank in range(timeline.num_ranks) if only is None else [only]:
-        mine = compute.rank == rank
-        ends = np.concatenate([[0.0], np.maximum.accumulate(compute.end[mine])])
-        starts = np.concatenate([compute.start[mine], [timeline.makespan]])
-        for begin, end in zip(ends.tolist(), starts.tolist(), strict=True):
-            if end - begin > 1e-9 * timeline.makespan:
-                found.append((end - begin, rank, (begin + end) / 2))
-    return sorted(found, key=lambda gap: (-gap[0], gap[1], gap[2]))
 
 
 def _print_path(timeline: Timeline) -> None:
