@@ -155,8 +155,8 @@ def test_the_report_explains_the_longest_gap_of_a_rank():
     first, *_ = uniform().longest_gaps
     assert first == (
         "rank 0 idles 6 s from 4 to 10 (warm-up): 0B0 waits for 0RECV_B0 of rank 1; late because "
-        "of 3B0 (rank 3) -> 2RECV_B0 (rank 2) -> 2B0 (rank 2) -> 1RECV_B0 (rank 1) -> 1B0 (rank 1) -> "
-        "0RECV_B0 (rank 0)"
+        "of 3B0 (rank 3) -> 2RECV_B0 (rank 2) -> 2B0 (rank 2) -> 1RECV_B0 (rank 1) -> "
+        "1B0 (rank 1) -> 0RECV_B0 (rank 0)"
     )
 
 
