@@ -21,7 +21,7 @@ from simulator.network import Network
 from simulator.schedule import Deadlock, Kind, Op, Schedule, awaited
 from simulator.timeline import Timeline
 
-__all__ = ["lone_transfers", "run", "transfers"]
+__all__ = ["Transfers", "lone_transfers", "run", "transfers"]
 
 NONE = -1
 

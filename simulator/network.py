@@ -95,6 +95,7 @@ def fair_rates(routes: Sequence[Route], capacity: Sequence[float]) -> list[float
         for link in touched:
             if users[link]:
                 load[link] = max(load[link], min(users[link].values()))
+                left[link] = max(left[link], level * load[link])  # rates only rise, rounding or not
                 heappush(heap, (left[link] / load[link], link))
             else:
                 del users[link]

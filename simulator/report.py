@@ -22,7 +22,7 @@ from simulator.explain import causes, shortest
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
 
-__all__ = ["IDLE", "SPLIT", "Report", "Split", "in_flight", "spans_of_ranks", "split"]
+__all__ = ["IDLE", "SPLIT", "Report", "Split", "fraction", "in_flight", "spans_of_ranks", "split"]
 
 Column = NDArray[np.float64]
 
@@ -181,7 +181,7 @@ def _check(report: Report) -> None:
         text = f.name in ("name", "schedule", "executor")
         if text != isinstance(value, str) or (number and not 0 <= value < float("inf")):
             raise ValueError(f"{f.name} is {value!r}")
-    columns = [*vars_of(report.split), report.peak_in_flight]
+    columns = [*_columns(report.split), report.peak_in_flight]
     columns += [] if report.peak_memory is None else [report.peak_memory]
     columns += list((report.memory_parts or {}).values())
     for column in columns:
@@ -189,7 +189,7 @@ def _check(report: Report) -> None:
             raise ValueError(f"a column is not one number for each of {report.num_ranks} ranks")
 
 
-def vars_of(parts: Split) -> list[Column]:
+def _columns(parts: Split) -> list[Column]:
     """The columns of a split, in order."""
     return [getattr(parts, name) for name in SPLIT]
 
@@ -234,7 +234,12 @@ def in_flight(timeline: Timeline) -> NDArray[np.int64]:
 
 
 def split(
-    timeline: Timeline, *, recompute: Column, tensor: Column, lone: Column | None = None
+    timeline: Timeline,
+    *,
+    recompute: Column,
+    tensor: Column,
+    lone: Column | None = None,
+    cause: NDArray[np.int64] | None = None,
 ) -> Split:
     """Explain every second of every rank.
 
@@ -244,6 +249,7 @@ def split(
         tensor: exposed tensor-parallel communication within each span, shape (num_spans,). [s]
         lone: time of each span's transfer on free links, shape (num_spans,), where the span is
             one end of it; left out, the shortest transfer over the same boundary stands for it. [s]
+        cause: what `causes` says of the timeline, if it is known already.
     """
     parts = {name: np.zeros(timeline.num_ranks) for name in SPLIT}
     on_stream = np.flatnonzero(timeline.kind <= Kind.OPTIMIZER)
@@ -268,7 +274,7 @@ def split(
     _add(parts["compute"], rank[~step], rest[~step])
 
     gap = np.maximum(0.0, start - before)
-    cause = causes(timeline)[on_stream]
+    cause = (causes(timeline) if cause is None else cause)[on_stream]
     has = (cause >= 0) & (timeline.kind[cause] > Kind.OPTIMIZER)  # a message, no op of its own
     left = np.where(has, timeline.start[cause], 0.0)  # when the message left
     arrived = np.where(has, timeline.end[cause], 0.0)

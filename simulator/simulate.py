@@ -74,17 +74,15 @@ def simulate(job: Job) -> Run:
         job, costs = _sliced(job, costs)
     schedule = build(job.plan, costs, _neighbour_transfer(job, costs))
     lowered = _whole_step(schedule, job.plan)
-    fabric = connect(job, _pairs(lowered), _homes(lowered))
+    moves = engine.transfers(lowered)
+    fabric = connect(job, _pairs(moves), _homes(lowered))
     timeline = engine.run(lowered, costs, fabric, job.cluster.stragglers)
     timeline = memory_samples(timeline, costs)
     policy = _policy(job.plan)
     if policy is not None:
         timeline = with_versions(timeline, policy, costs.weight_bytes)
-    parts = _split(timeline, lowered, costs, fabric, job.cluster.stragglers)
-    report = _asynchronous(_report(job.name, job.plan, timeline, parts), job.plan, timeline)
-    lone = _lone(timeline, lowered, costs, fabric)
-    gaps = _explained(timeline, lone, job.cluster.stragglers, job.plan.activation_limit)
-    report = replace(report, longest_gaps=gaps)
+    lone = _lone(timeline, lowered, moves, costs, fabric)
+    report = _report(job.name, job.plan, timeline, costs, lone=lone, slow=job.cluster.stragglers)
     report = _throughput(job, report)
     report = _memory(job, report, timeline, costs)
     return Run(
@@ -130,13 +128,11 @@ def simulate_uniform(
     costs = sliced(costs, [1] * (plan.num_slices or 1))
     schedule = build(plan, costs, latency)
     lowered = _with_transfers(schedule, plan)
-    fabric = ideal(_pairs(lowered), latency)
+    moves = engine.transfers(lowered)
+    fabric = ideal(_pairs(moves), latency)
     timeline = memory_samples(engine.run(lowered, costs, fabric), costs)
     name = f"{plan.schedule}, uniform costs"
-    parts = _split(timeline, lowered, costs, fabric, {})
-    report = _asynchronous(_report(name, plan, timeline, parts), plan, timeline)
-    lone = _lone(timeline, lowered, costs, fabric)
-    gaps = _explained(timeline, lone, {}, plan.activation_limit)
+    lone = _lone(timeline, lowered, moves, costs, fabric)
     return Run(
         name=name,
         job=None,
@@ -144,7 +140,7 @@ def simulate_uniform(
         schedule=schedule,
         costs=costs,
         timeline=timeline,
-        report=replace(report, longest_gaps=gaps),
+        report=_report(name, plan, timeline, costs, lone=lone, slow={}),
     )
 
 
@@ -203,9 +199,8 @@ def _with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
     return how(schedule if is_lowered(schedule) else lower(schedule))
 
 
-def _pairs(lowered: Schedule) -> set[tuple[int, int]]:
+def _pairs(moves: engine.Transfers) -> set[tuple[int, int]]:
     """Pipeline ranks that talk to each other: (sender, receiver)."""
-    moves = engine.transfers(lowered)
     return set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
 
 
@@ -218,7 +213,11 @@ def _homes(schedule: Schedule) -> dict[int, tuple[int, ...]]:
 
 
 def _split(
-    timeline: Timeline, lowered: Schedule, costs: Costs, fabric: Fabric, slow: Mapping[int, float]
+    timeline: Timeline,
+    costs: Costs,
+    lone: NDArray[np.float64],
+    slow: Mapping[int, float],
+    cause: NDArray[np.int64],
 ) -> Split:
     """The step by cause, with what the costs know of each span; `slow` are the stragglers."""
     factor = np.array([slow.get(rank, 1.0) for rank in range(timeline.num_ranks)])
@@ -236,15 +235,19 @@ def _split(
         timeline,
         recompute=recompute * factor[timeline.rank] * share,
         tensor=tensor,
-        lone=_lone(timeline, lowered, costs, fabric),
+        lone=lone,
+        cause=cause,
     )
 
 
 def _explained(
-    timeline: Timeline, lone: NDArray[np.float64], slow: Mapping[int, float], limit: float | None
+    timeline: Timeline,
+    lone: NDArray[np.float64],
+    slow: Mapping[int, float],
+    limit: float | None,
+    cause: NDArray[np.int64],
 ) -> tuple[str, ...]:
     """The longest idle gaps, one a rank at the most, in words."""
-    cause = causes(timeline)
     found: list[str] = []
     seen: set[int] = set()
     for _, rank, time in longest_gaps(timeline):
@@ -267,10 +270,9 @@ def _explained(
 
 
 def _lone(
-    timeline: Timeline, lowered: Schedule, costs: Costs, fabric: Fabric
+    timeline: Timeline, lowered: Schedule, moves: engine.Transfers, costs: Costs, fabric: Fabric
 ) -> NDArray[np.float64]:
     """Time of each span's transfer on free links, shape (num_spans,); zero where there is none."""
-    moves = engine.transfers(lowered)
     seconds = engine.lone_transfers(moves, costs, fabric)
     table = np.zeros((len(Kind), costs.num_stages))
     for ends in (moves.send, moves.receive):
@@ -279,12 +281,22 @@ def _lone(
     return lone
 
 
-def _report(name: str, plan: Plan, timeline: Timeline, parts: Split) -> Report:
+def _report(
+    name: str,
+    plan: Plan,
+    timeline: Timeline,
+    costs: Costs,
+    *,
+    lone: NDArray[np.float64],
+    slow: Mapping[int, float],
+) -> Report:
     """The figures that need no model."""
+    cause = causes(timeline)
+    parts = _split(timeline, costs, lone, slow, cause)
     idle, total = float(parts.idle.sum()), timeline.makespan * plan.pp
     span, inside = spans_of_ranks(timeline)
     largest = int(span.argmax())
-    return Report(
+    report = Report(
         name=name,
         schedule=plan.schedule,
         executor="engine",
@@ -299,7 +311,9 @@ def _report(name: str, plan: Plan, timeline: Timeline, parts: Split) -> Report:
         internal_bubble=float(inside.sum() / span.sum()),
         split=parts,
         peak_in_flight=in_flight(timeline),
+        longest_gaps=_explained(timeline, lone, slow, plan.activation_limit, cause),
     )
+    return _asynchronous(report, plan, timeline)
 
 
 def _policy(plan: Plan) -> Weights | None:
