@@ -12,13 +12,24 @@ from typing import NoReturn
 __all__ = ["main"]
 
 PACKAGES = ("simulator", "traces", "dashboard", "validator")
-EXTRAS = {"plotly": "dashboard", "torch": "validator", "highspy": "optimal"}
+EXTRAS = {
+    "plotly": "dashboard",
+    "torch": "validator",
+    "highspy": "optimal",
+    "distributed": "search",
+}
 VERBS = {  # each a file in simulator/commands/
     "simulate": "Simulate one training step: report and Gantt chart.",
     "compare": "Put jobs, saved runs or schedules side by side, differences first.",
     "explain": "Say why a rank idles: what it waits for, and what made that late.",
+    "search": "Judge every plan of a model on a cluster, and rank those that fit.",
+    "sensitivity": "Say which knob or link is worth what.",
     "optimize": "Search the best schedule for given times and a memory limit.",
+    "trace": "Say where the step of a measured run went.",
+    "validate": "Run the same schedule with torch.distributed, compare and calibrate.",
+    "calibrate": "Measured costs from a trace.",
     "export": "Write a run's timeline or a schedule's rows in another format.",
+    "accuracy": "Score predictions against published measurements.",
     "presets": "List the models, clusters, GPUs and schedules that have a name.",
 }
 

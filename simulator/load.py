@@ -5,8 +5,9 @@ All of them become raw tables, which are merged first and resolved once: `gpus` 
 the convenience. Every error is a ValueError of one sentence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from simulator.errors import shown, unknown, validated
 from simulator.files import parse_toml, read_bytes, read_json
 from simulator.huggingface import model_from_config
 from simulator.job import GPU, Cluster, Job, Model, Plan
+from simulator.overrides import assigned, read_assignments
 
 __all__ = [
     "dump_job",
@@ -71,11 +73,14 @@ def load_job(path: str | Path) -> Job:
     return _resolve(_read_toml(Path(path)))
 
 
-def job_from_options(options: Mapping[str, Any], base: Path | None = None) -> Job:
+def job_from_options(
+    options: Mapping[str, Any], base: Path | None = None, assignments: Sequence[str] = ()
+) -> Job:
     """The job of a file, `base`, with the options laid over it; or of the options alone.
 
     An option takes the place of what the file says about the same thing: `gpus` of its `dp` and
     `num_nodes`, `global_batch_size` of its `num_microbatches`, and the other way round.
+    `assignments`, as "plan.pp=16", are laid over both, in order.
     """
     raw = _read_toml(base) if base is not None else {}
     for key in options:
@@ -85,7 +90,7 @@ def job_from_options(options: Mapping[str, Any], base: Path | None = None) -> Jo
     if "seq_len" in options and "model" in raw:
         raw["model"] = _as_table("model", raw["model"]) | {"seq_len": options["seq_len"]}
     _lay_sizes(raw, options)
-    return _resolve(raw)
+    return _resolve(_with_assignments(raw, assignments))
 
 
 def dump_job(job: Job) -> str:
@@ -113,6 +118,19 @@ def _lay_sizes(raw: Table, options: Mapping[str, Any]) -> None:
         cluster.pop("num_nodes", None)
         nodes = {"num_nodes": options["num_nodes"]} if "num_nodes" in options else {}
         raw["cluster"] = cluster | nodes
+
+
+def _with_assignments(raw: Table, texts: Sequence[str]) -> Table:
+    """The tables with dotted assignments laid over them; each sees what the ones before made."""
+    before: list[str] = []
+    for one in read_assignments(texts):
+        if "model" in raw:
+            raw["model"] = _expand("models", raw["model"])
+        if "cluster" in raw:
+            raw["cluster"] = _cluster_table(raw["cluster"])
+        raw = assigned(raw, one, before, partial(_resolve, raw))
+        before.append(one.path)
+    return raw
 
 
 def _resolve(raw: Table) -> Job:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.grid import grid
+from simulator.kernel import kernel
 from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule, awaited
 
 __all__ = [
@@ -23,11 +24,6 @@ __all__ = [
 
 Numbers = tuple[int, int, int, int]  # stage, kind, microbatch, paired
 
-_F, _W, _OPTIMIZER = int(Kind.F), int(Kind.W), int(Kind.OPTIMIZER)
-_SEND_F, _RECV_F, _SEND_B, _RECV_B = (
-    int(kind) for kind in (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)
-)
-
 
 def lower(schedule: Schedule) -> Schedule:
     """Add the sends and receives. Equal to PyTorch's `_add_send_recv` on the same rows.
@@ -40,86 +36,141 @@ def lower(schedule: Schedule) -> Schedule:
     0F0,0SEND_F0,0RECV_B0,0B0
     1RECV_F0,1F0,1B0,1SEND_B0
     """
-    _check(schedule)
-    num_ranks, last, width = schedule.num_ranks, schedule.num_stages - 1, schedule.num_microbatches
-    home_f = _home(schedule, (Kind.F,))
-    home_b = _home(schedule, (Kind.B, Kind.I))
-    columns = (schedule.stage, schedule.kind, schedule.microbatch, schedule.paired)
-    ops = list(zip(*(column.tolist() for column in columns), strict=True))
-    cursor = schedule.offsets[:-1].tolist()
-    stop = schedule.offsets[1:].tolist()
-    size = (last + 1) * width
-    has_input = [bytearray(size), bytearray(size)]  # of F, of B or I
-    has_input[0][:width] = b"\1" * width
-    done_forward, done_input_grad = bytearray(size), bytearray(size)
-    rows: list[list[Numbers]] = [[] for _ in range(num_ranks)]
+    homes = _check(schedule)
+    rows = (schedule.offsets, schedule.stage, schedule.kind, schedule.microbatch, schedule.paired)
+    size = (schedule.num_stages, schedule.num_microbatches)
+    offsets, stage, kind, microbatch, paired, cursor, finished = _walk(*rows, *homes, *size)
+    if not finished:
+        raise _deadlock(schedule, cursor)
+    return Schedule(offsets, stage, kind, microbatch, paired)
 
-    def ready(op: Numbers) -> int:
-        stage, kind, microbatch, _ = op
-        at = stage * width + microbatch
-        if kind == _F:
-            return has_input[0][at]
-        if kind == _W:
-            return done_input_grad[at]
-        if kind == _OPTIMIZER:
-            return 1
-        return has_input[1][at] and done_forward[at]
 
-    def send(rank: int, op: Numbers) -> None:
-        """Hand the op's result on: by a transfer where the consumer sits on another rank."""
-        stage, kind, microbatch, _ = op
-        at = stage * width + microbatch
-        if kind == _F:
-            done_forward[at] = 1
-            if stage == last:
-                has_input[1][at] = 1
-                return
-            has_input[0][at + width] = 1
-            peer = home_f[at + width]
+@kernel
+def _walk(
+    offsets: NDArray[np.int64],
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    microbatch: NDArray[np.int32],
+    paired: NDArray[np.bool_],
+    home_f: NDArray[np.int32],
+    home_b: NDArray[np.int32],
+    num_stages: int,
+    width: int,
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.int32],
+    NDArray[np.int8],
+    NDArray[np.int32],
+    NDArray[np.bool_],
+    NDArray[np.int64],
+    bool,
+]:
+    """Columns of the lowered rows, where each rank came to, and whether all came to the end."""
+    num_ranks, last = len(offsets) - 1, num_stages - 1
+    # what each op hands on goes into two rows: lengths first
+    length = np.zeros(num_ranks + 1, np.int64)
+    for rank in range(num_ranks):
+        length[rank + 1] += offsets[rank + 1] - offsets[rank]
+        for at in range(offsets[rank], offsets[rank + 1]):
+            cell = stage[at] * width + microbatch[at]
+            peer = rank
+            if kind[at] == 0 and stage[at] < last:
+                peer = home_f[cell + width]
+            elif (kind[at] == 1 or kind[at] == 2) and stage[at] > 0:
+                peer = home_b[cell - width]
             if peer != rank:
-                rows[rank].append((stage, _SEND_F, microbatch, 0))
-                rows[peer].append((stage + 1, _RECV_F, microbatch, 0))
-        elif kind < _W:
-            done_input_grad[at] = 1
-            if stage == 0:
-                return
-            has_input[1][at - width] = 1
-            peer = home_b[at - width]
-            if peer != rank:
-                rows[rank].append((stage, _SEND_B, microbatch, 0))
-                rows[peer].append((stage - 1, _RECV_B, microbatch, 0))
-
-    waiting = [rank for rank in range(num_ranks) if cursor[rank] < stop[rank]]
-    while waiting:
-        progress = False
-        for rank in waiting:
-            at = cursor[rank]
-            op = ops[at]
-            if not ready(op):
+                length[rank + 1] += 1
+                length[peer + 1] += 1
+    new_offsets = np.cumsum(length)
+    total = new_offsets[-1]
+    new_stage, new_microbatch = np.empty(total, np.int32), np.empty(total, np.int32)
+    new_kind, new_paired = np.empty(total, np.int8), np.zeros(total, np.bool_)
+    fill, cursor = new_offsets[:-1].copy(), offsets[:-1].copy()
+    # per cell, bits: 1 = F has its input, 2 = B or I has, 4 = F is done, 8 = B or I is done
+    done = np.zeros(num_stages * width, np.int8)
+    done[:width] = 1
+    left, progress = num_ranks, True
+    while left > 0 and progress:
+        left, progress = 0, False
+        for rank in range(num_ranks):
+            first = cursor[rank]
+            if first == offsets[rank + 1]:
                 continue
-            if op[3]:
-                second = ops[at + 1]
-                if not ready(second):
+            stop = first + 1
+            if paired[first]:
+                stop += 1
+            ready = True
+            for at in range(first, stop):
+                what, cell = kind[at], stage[at] * width + microbatch[at]
+                if what == 0:
+                    ready = ready and done[cell] & 1 == 1
+                elif what == 3:
+                    ready = ready and done[cell] & 8 == 8
+                elif what < 3:
+                    ready = ready and done[cell] & 6 == 6
+            if not ready:
+                left += 1
+                continue
+            for at in range(first, stop):
+                here = fill[rank]
+                new_stage[here], new_kind[here] = stage[at], kind[at]
+                new_microbatch[here], new_paired[here] = microbatch[at], paired[at]
+                fill[rank] += 1
+            for at in range(first, stop):
+                what, cell = kind[at], stage[at] * width + microbatch[at]
+                if what == 0:
+                    done[cell] |= 4
+                    if stage[at] == last:
+                        done[cell] |= 2
+                        continue
+                    step, bit, sends = 1, 1, 5
+                elif what == 1 or what == 2:
+                    done[cell] |= 8
+                    if stage[at] == 0:
+                        continue
+                    step, bit, sends = -1, 2, 7
+                else:
                     continue
-                rows[rank] += (op, second)
-                send(rank, op)
-                send(rank, second)
-                cursor[rank] += 2
-            else:
-                rows[rank].append(op)
-                send(rank, op)
-                cursor[rank] += 1
+                target = cell + step * width
+                done[target] |= bit
+                peer = home_f[target] if step > 0 else home_b[target]
+                if peer != rank:
+                    here, there = fill[rank], fill[peer]
+                    new_stage[here], new_kind[here] = stage[at], sends
+                    new_stage[there], new_kind[there] = stage[at] + step, sends + 1
+                    new_microbatch[here] = new_microbatch[there] = microbatch[at]
+                    fill[rank] += 1
+                    fill[peer] += 1
+            cursor[rank] = stop
             progress = True
-        if not progress:
-            heads = [
-                (rank, schedule.op(at))
-                for rank in waiting
-                for at in (cursor[rank], cursor[rank] + 1)[: 1 + ops[cursor[rank]][3]]
-                if not ready(ops[at])
-            ]
-            raise Deadlock(_stuck(heads, last), grid(schedule, cursor))
-        waiting = [rank for rank in waiting if cursor[rank] < stop[rank]]
-    return Schedule.of(np.array(row, np.int32).reshape(-1, 4) for row in rows)
+            if stop < offsets[rank + 1]:
+                left += 1
+    return new_offsets, new_stage, new_kind, new_microbatch, new_paired, cursor, left == 0
+
+
+def _deadlock(schedule: Schedule, cursor: NDArray[np.int64]) -> Deadlock:
+    """Say which op each stuck rank stands at, and what that waits for."""
+    done = np.zeros((Kind.W + 1, schedule.num_stages, schedule.num_microbatches), bool)
+    work = (np.arange(schedule.num_ops) < cursor[schedule.rank]) & (schedule.kind <= Kind.W)
+    done[schedule.kind[work], schedule.stage[work], schedule.microbatch[work]] = True
+
+    def ready(op: Op) -> bool:
+        if op.kind == Kind.OPTIMIZER or (op.stage == 0 and op.kind == Kind.F):
+            return True
+        need = _needs(op, schedule.num_stages - 1)
+        kinds = [need.kind] if need.kind in (Kind.F, Kind.W) else [Kind.B, Kind.I]
+        back = op.kind in (Kind.B, Kind.I)
+        forward = not back or bool(done[Kind.F, op.stage, op.microbatch])
+        return forward and bool(done[kinds, need.stage, need.microbatch].any())
+
+    heads = [
+        (rank, schedule.op(at))
+        for rank, first in enumerate(cursor.tolist())
+        if first < schedule.offsets[rank + 1]
+        for at in (first, first + 1)[: 1 + int(schedule.paired[first])]
+        if not ready(schedule.op(at))
+    ]
+    return Deadlock(_stuck(heads, schedule.num_stages - 1), grid(schedule, cursor.tolist()))
 
 
 def post_receives_early(lowered: Schedule) -> Schedule:
@@ -133,8 +184,37 @@ def post_receives_early(lowered: Schedule) -> Schedule:
     0RECV_B0,0F0,0SEND_F0,0B0
     1RECV_F0,1F0,1B0,1SEND_B0
     """
-    compute = ~np.isin(lowered.kind, (Kind.RECV_F, Kind.RECV_B))
-    return lowered.reordered(np.lexsort((compute, lowered.rank)))
+    rows = (lowered.offsets, lowered.stage, lowered.kind, lowered.microbatch, lowered.paired)
+    return Schedule(lowered.offsets, *_receives_first(*rows))
+
+
+@kernel
+def _receives_first(
+    offsets: NDArray[np.int64],
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    microbatch: NDArray[np.int32],
+    paired: NDArray[np.bool_],
+) -> tuple[NDArray[np.int32], NDArray[np.int8], NDArray[np.int32], NDArray[np.bool_]]:
+    """The columns with each row's receives before the rest."""
+    new_stage, new_microbatch = np.empty_like(stage), np.empty_like(microbatch)
+    new_kind, new_paired = np.empty_like(kind), np.empty_like(paired)
+    for rank in range(len(offsets) - 1):
+        receives = 0
+        for at in range(offsets[rank], offsets[rank + 1]):
+            if kind[at] == 6 or kind[at] == 8:
+                receives += 1
+        head, tail = offsets[rank], offsets[rank] + receives
+        for at in range(offsets[rank], offsets[rank + 1]):
+            if kind[at] == 6 or kind[at] == 8:
+                to = head
+                head += 1
+            else:
+                to = tail
+                tail += 1
+            new_stage[to], new_kind[to] = stage[at], kind[at]
+            new_microbatch[to], new_paired[to] = microbatch[at], paired[at]
+    return new_stage, new_kind, new_microbatch, new_paired
 
 
 def block(lowered: Schedule) -> Schedule:
@@ -225,11 +305,68 @@ def unshard_after_step(lowered: Schedule) -> Schedule:
     return _insert(lowered, steps, lowered.stage[steps], Kind.UNSHARD)
 
 
-def _check(schedule: Schedule) -> None:
-    """Each stage runs each microbatch forward once, and backward once: as B, or as I and W."""
+Homes = tuple[NDArray[np.int32], NDArray[np.int32]]
+
+
+def _check(schedule: Schedule) -> Homes:
+    """Each stage runs each microbatch forward once, and backward once: as B, or as I and W.
+
+    Returns the rank of each forward and of each backward, by stage x num_microbatches + microbatch.
+    """
+    columns = (schedule.offsets, schedule.stage, schedule.kind, schedule.microbatch)
+    *homes, right = _homes(*columns, schedule.num_stages, schedule.num_microbatches)
+    if not right:
+        _refuse(schedule)
+    return homes[0], homes[1]
+
+
+@kernel
+def _homes(
+    offsets: NDArray[np.int64],
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    microbatch: NDArray[np.int32],
+    num_stages: int,
+    width: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], bool]:
+    """The rank of each forward and backward, and whether each stands there as it must."""
+    size = num_stages * width
+    home_f, home_b = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    home_w, whole = np.full(size, -1, np.int32), np.zeros(size, np.bool_)
+    right = size > 0
+    for rank in range(len(offsets) - 1):
+        right = right and offsets[rank] < offsets[rank + 1]
+        for at in range(offsets[rank], offsets[rank + 1]):
+            what = kind[at]
+            if what == 4:
+                continue
+            cell = stage[at] * width + microbatch[at]
+            if what > 4 or microbatch[at] < 0 or stage[at] < 0:
+                right = False
+            elif what == 0:
+                right = right and home_f[cell] < 0
+                home_f[cell] = rank
+            elif what == 3:
+                right = right and home_w[cell] < 0
+                home_w[cell] = rank
+            else:
+                right = right and home_b[cell] < 0
+                home_b[cell] = rank
+                whole[cell] = what == 1
+    for cell in range(size):
+        here = home_f[cell]
+        split = home_w[cell] == (-1 if whole[cell] else here)
+        right = right and here >= 0 and home_b[cell] == here and split
+    return home_f, home_b, right
+
+
+def _refuse(schedule: Schedule) -> None:
+    """Raise a ValueError that says what is wrong with the rows, and where."""
     empty = np.flatnonzero(np.diff(schedule.offsets) == 0)
     if len(empty):
         raise ValueError(f"row of rank {empty[0]} is empty; every rank holds at least one stage")
+    if schedule.num_microbatches == 0:
+        raise ValueError("the rows have no forward; a step has at least one, as 0F0")
     if (schedule.kind > Kind.OPTIMIZER).any():
         at = int(np.flatnonzero(schedule.kind > Kind.OPTIMIZER)[0])
         raise ValueError(
@@ -270,13 +407,16 @@ def _check(schedule: Schedule) -> None:
                 f"{stage}, microbatch {microbatch} "
                 + text.format(stage=stage, microbatch=microbatch)
             )
-    forwards, width = np.array(_home(schedule, (Kind.F,))), schedule.num_microbatches
+    width = schedule.num_microbatches
+    forwards = np.full(schedule.num_stages * width, -1, np.int32)
+    is_forward = schedule.kind == Kind.F
+    cell = schedule.stage * width + schedule.microbatch
+    forwards[cell[is_forward]] = schedule.rank[is_forward]
     backward = np.flatnonzero(np.isin(schedule.kind, (Kind.B, Kind.I, Kind.W)))
-    home = forwards[schedule.stage[backward] * width + schedule.microbatch[backward]]
-    astray = backward[home != schedule.rank[backward]]
+    astray = backward[forwards[cell[backward]] != schedule.rank[backward]]
     if len(astray):
         at = int(astray[0])
-        made = int(forwards[schedule.stage[at] * width + schedule.microbatch[at]])
+        made = int(forwards[cell[at]])
         raise ValueError(
             f"{_where(schedule, at)} is {schedule.op(at)}, but rank {made} ran its forward and "
             "holds its activations; put it there"
@@ -288,29 +428,20 @@ def _where(schedule: Schedule, at: int) -> str:
     return f"row of rank {rank}, column {at - int(schedule.offsets[rank])}"
 
 
-def _home(schedule: Schedule, kinds: tuple[Kind, ...]) -> list[int]:
-    """The rank on which an op of these kinds stands, by stage x num_microbatches + microbatch."""
-    width = schedule.num_microbatches
-    home = np.full(schedule.num_stages * width, -1, np.int32)
-    mask = np.isin(schedule.kind, kinds)
-    home[schedule.stage[mask] * width + schedule.microbatch[mask]] = schedule.rank[mask]
-    result: list[int] = home.tolist()
-    return result
+def _needs(op: Op, last: int) -> Op:
+    """The op whose result an op takes, where that is another stage's or the forward's."""
+    if op.kind == Kind.F:
+        return Op(op.stage - 1, Kind.F, op.microbatch)
+    if op.kind == Kind.W:
+        return Op(op.stage, Kind.I, op.microbatch)
+    if op.stage == last:
+        return Op(op.stage, Kind.F, op.microbatch)
+    return Op(op.stage + 1, op.kind, op.microbatch)
 
 
 def _stuck(heads: list[tuple[int, Op]], last: int) -> str:
     """Each stuck rank, its op and what that waits for."""
-
-    def needs(op: Op) -> Op:
-        if op.kind == Kind.F:
-            return Op(op.stage - 1, Kind.F, op.microbatch)
-        if op.kind == Kind.W:
-            return Op(op.stage, Kind.I, op.microbatch)
-        if op.stage == last:
-            return Op(op.stage, Kind.F, op.microbatch)
-        return Op(op.stage + 1, op.kind, op.microbatch)
-
-    shown = "; ".join(f"rank {rank} at {op} waits for {needs(op)}" for rank, op in heads[:8])
+    shown = "; ".join(f"rank {rank} at {op} waits for {_needs(op, last)}" for rank, op in heads[:8])
     more = f"; and {len(heads) - 8} more ranks" if len(heads) > 8 else ""
     return f"schedule cannot finish: {shown}{more}"
 

@@ -9,10 +9,11 @@ and cloud simulations", ACM TOMACS 23(4), 2013).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import simpy
 
-__all__ = ["Network", "Route", "fair_rates"]
+__all__ = ["Network", "Path", "Route", "fair_rates"]
 
 Done = Callable[[], None]
 
@@ -35,7 +36,7 @@ class Route:
         >>> Route((0, 1), (1.0, 2.0), 0.5).alone(100.0, [100.0, 200.0])
         1.5
         """
-        return self.latency + nbytes * max((1 / capacity[link] for link in self.links), default=0.0)
+        return self.latency + nbytes * self.pace_alone(capacity)
 
     def together(self, nbytes: float, capacity: Sequence[float]) -> float:
         """Time from start to arrival when all copies, and nothing else, use the links. [s]
@@ -43,22 +44,38 @@ class Route:
         >>> Route((0, 1), (1.0, 2.0), 0.5).together(100.0, [100.0, 100.0])
         2.5
         """
+        return self.latency + nbytes * self.pace(capacity)
+
+    def pace_alone(self, capacity: Sequence[float]) -> float:
+        """Time of each byte of one copy on free links. [s/byte]"""
+        return max((1 / capacity[link] for link in self.links), default=0.0)
+
+    def pace(self, capacity: Sequence[float]) -> float:
+        """Time of each byte when all copies, and nothing else, use the links. [s/byte]"""
         pairs = zip(self.links, self.copies, strict=True)
-        return self.latency + nbytes * max((n / capacity[link] for link, n in pairs), default=0.0)
+        return max((n / capacity[link] for link, n in pairs), default=0.0)
+
+
+class Path(NamedTuple):
+    """A route, and what it takes on free links."""
+
+    route: Route
+    pace: float  # [s/byte]
 
 
 class _Flow:
     """One message on its way. Mutable: its rate changes when a neighbour comes or goes."""
 
-    __slots__ = ("done", "epoch", "rate", "remaining", "route", "since")
+    __slots__ = ("after", "done", "due", "rate", "remaining", "route", "since")
 
-    def __init__(self, route: Route, nbytes: float, done: Done, now: float) -> None:
+    def __init__(self, route: Route, nbytes: float, after: float, done: Done, now: float) -> None:
         self.route = route
         self.remaining = nbytes  # [bytes]
+        self.after = after  # from the last byte's leaving to `done` [s]
         self.done = done
         self.since = now  # when `remaining` was true [s]
         self.rate = 0.0  # [bytes/s]
-        self.epoch = 0  # wake-ups of earlier epochs are void
+        self.due: simpy.Event | None = None  # when it ends; earlier wake-ups are void
 
 
 def fair_rates(routes: Sequence[Route], capacity: Sequence[float]) -> list[float]:
@@ -113,51 +130,54 @@ class Network:
         self._capacity = capacity  # by link [bytes/s]
         self._users: list[dict[_Flow, None]] = [{} for _ in capacity]
 
-    def send(self, route: Route, nbytes: float, done: Done) -> None:
-        """Start a message; `done` is called when its last byte has arrived."""
+    def path(self, route: Route) -> Path:
+        """A route, made ready to send over."""
+        return Path(route, route.pace(self._capacity))
+
+    def send(self, path: Path, nbytes: float, done: Done, then: float = 0.0) -> None:
+        """Start a message; `done` is called `then` seconds after its last byte has arrived."""
+        route, pace = path
+        after = route.latency + then
         if nbytes <= 0 or not route.links:
-            self._after(route.latency, done)
+            self._after(after, done)
             return
-        flow = _Flow(route, nbytes, done, self._env.now)
+        flow = _Flow(route, nbytes, after, done, self._env.now)
         shared = False
         for link in route.links:
             users = self._users[link]
-            shared = shared or bool(users)
+            if users:
+                shared = True
             users[flow] = None
         if shared:
             self._share(flow)
         else:
-            bottleneck = max(
-                n / self._capacity[link] for link, n in zip(route.links, route.copies, strict=True)
-            )
-            self._set_rate(flow, 1.0 / bottleneck)
+            self._set_rate(flow, 1.0 / pace)
 
     def _after(self, delay: float, done: Done) -> None:
         if delay > 0:
-            self._env.timeout(delay).callbacks.append(lambda _: done())
+            simpy.Timeout(self._env, delay, done).callbacks.append(_call)
         else:
             done()
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
         flow.rate = rate
-        flow.epoch += 1
-        epoch = flow.epoch
+        flow.due = due = simpy.Timeout(self._env, flow.remaining / rate, flow)
+        due.callbacks.append(self._wake)
 
-        def wake(_: simpy.Event) -> None:
-            if flow.epoch == epoch:
-                self._finish(flow)
-
-        self._env.timeout(flow.remaining / rate).callbacks.append(wake)
+    def _wake(self, event: simpy.Event) -> None:
+        flow: _Flow = event.value  # type: ignore[assignment]
+        if flow.due is event:
+            self._finish(flow)
 
     def _finish(self, flow: _Flow) -> None:
-        flow.epoch += 1
-        neighbour = None
+        crowded = False
         for link in flow.route.links:
             users = self._users[link]
             del users[flow]
-            neighbour = next(iter(users), neighbour)
-        self._after(flow.route.latency, flow.done)
-        if neighbour is not None:
+            if users:
+                crowded = True
+        self._after(flow.after, flow.done)
+        if crowded:
             for other in self._neighbours(flow):
                 self._share(other)
 
@@ -196,3 +216,8 @@ class Network:
                 member.remaining = max(0.0, member.remaining - member.rate * (now - member.since))
                 member.since = now
                 self._set_rate(member, rate)
+
+
+def _call(event: simpy.Event) -> None:
+    """Do what the event carries."""
+    event.value()  # type: ignore[misc]

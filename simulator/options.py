@@ -7,9 +7,10 @@ from typing import Any
 
 from simulator.dialects import DIALECTS, read_rows
 from simulator.errors import validated
-from simulator.job import Plan
+from simulator.job import Job, Plan
+from simulator.load import job_from_options
 
-__all__ = ["add_job_options", "job_options", "uniform_plan", "uniform_times"]
+__all__ = ["add_job_options", "job_of", "job_options", "uniform_plan", "uniform_times"]
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +26,16 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--num-nodes", type=int, help="nodes of the cluster", **text)
     group.add_argument("--seq-len", type=int, help="tokens in one sequence", **text)
     group.add_argument("--global-batch-size", type=int, help="sequences in one step", **text)
+    group.add_argument(
+        "--set",
+        dest="assignments",
+        action="append",
+        metavar="PATH=VALUE",
+        help="change any value of the job, after file and options: plan.pp=16, "
+        "cluster.inter_node.bandwidth=2x, cluster.gpu=h100-sxm, model.seq_len=+50%%, "
+        "cluster.stragglers.3=1.2, plan.num_slices=null; may be given several times",
+        **text,
+    )
     plan = parser.add_argument_group("plan")
     for name, field in Plan.model_fields.items():
         flags = [f"--{name.replace('_', '-')}"]
@@ -43,9 +54,20 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
             plan.add_argument(*flags, dest=name, type=_value, metavar="X", help=help_text, **text)
 
 
+def job_of(arguments: argparse.Namespace, not_of_the_job: set[str]) -> Job:
+    """The job that JOB, the options and `--set` describe."""
+    options = job_options(arguments, not_of_the_job)
+    assignments = getattr(arguments, "assignments", [])
+    named = {one.partition("=")[0].strip() for one in assignments} | set(options)
+    if arguments.job is None and "model" not in named:
+        raise ValueError("give a JOB file, --model with --cluster, or --uniform F,B")
+    return job_from_options(options, Path(arguments.job) if arguments.job else None, assignments)
+
+
 def job_options(arguments: argparse.Namespace, not_of_the_job: set[str]) -> dict[str, Any]:
-    """What the user said of the job, and nothing else."""
-    options = {name: value for name, value in vars(arguments).items() if name not in not_of_the_job}
+    """What the user said of the job, but for `--set`, and nothing else."""
+    unrelated = {*not_of_the_job, "assignments"}
+    options = {name: value for name, value in vars(arguments).items() if name not in unrelated}
     if hasattr(arguments, "rows"):
         options["rows"] = _read_rows(arguments.rows)
         if "dialect" in options:

@@ -1,16 +1,9 @@
 """What a Timeline says: the step's split by cause, both bubbles, memory, throughput.
 
-Everything is computed from the Timeline's columns. A gap on a rank's compute stream is explained by
-what the op after it waited for:
-
-- its message was on the way: pipeline communication, up to the time it takes alone; beyond that
-  the link was busy;
-- its stage's gradients were being reduced, or its new weights gathered: data communication;
-- else the producer was late: idle, as warm-up before the rank's first backward, as drain after its
-  last forward, as dependency between.
+Everything is computed from the Timeline's columns, rank by rank.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any, Self
@@ -18,47 +11,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.explain import causes, shortest
+from simulator.kernel import kernel
 from simulator.schedule import Kind
+from simulator.split import IDLE, SPLIT, Split, split
 from simulator.timeline import Timeline
 
 __all__ = ["IDLE", "SPLIT", "Report", "Split", "fraction", "in_flight", "spans_of_ranks", "split"]
 
+Index = NDArray[np.int32]
 Column = NDArray[np.float64]
 
-WORK = ("compute", "recompute", "tensor", "optimizer")
-COMMUNICATION = ("pipeline", "data")
-IDLE = ("warm_up", "drain", "dependency", "link")
-SPLIT = (*WORK, *COMMUNICATION, *IDLE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Where each pipeline rank's time goes; the fields add up to the makespan.
-
-    Arrays of shape (num_ranks,) in [s].
-    """
-
-    compute: Column  # forward and backward without what follows
-    recompute: Column  # activations computed again
-    tensor: Column  # exposed tensor-parallel communication
-    optimizer: Column
-    pipeline: Column  # exposed point-to-point communication
-    data: Column  # exposed data-parallel communication
-    warm_up: Column  # idle before the first backward
-    drain: Column  # idle after the last forward
-    dependency: Column  # idle between: the producer was late
-    link: Column  # idle because the link was busy with other traffic
-
-    @property
-    def idle(self) -> Column:
-        """The bubble: idle of all causes. [s]"""
-        return _sum(self, IDLE)
-
-    @property
-    def total(self) -> Column:
-        """The step, on every rank. [s]"""
-        return _sum(self, SPLIT)
+_F, _B, _W = int(Kind.F), int(Kind.B), int(Kind.W)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +144,7 @@ def _check(report: Report) -> None:
         text = f.name in ("name", "schedule", "executor")
         if text != isinstance(value, str) or (number and not 0 <= value < float("inf")):
             raise ValueError(f"{f.name} is {value!r}")
-    columns = [*_columns(report.split), report.peak_in_flight]
+    columns = [*(getattr(report.split, name) for name in SPLIT), report.peak_in_flight]
     columns += [] if report.peak_memory is None else [report.peak_memory]
     columns += list((report.memory_parts or {}).values())
     for column in columns:
@@ -192,11 +155,6 @@ def _check(report: Report) -> None:
 def _columns(parts: Split) -> list[Column]:
     """The columns of a split, in order."""
     return [getattr(parts, name) for name in SPLIT]
-
-
-def _sum(parts: Split, names: Iterable[str]) -> Column:
-    total: Column = np.sum([getattr(parts, name) for name in names], axis=0)
-    return total
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
@@ -220,96 +178,10 @@ def fraction(value: float) -> str:
 
 def in_flight(timeline: Timeline) -> NDArray[np.int64]:
     """Most chunk-forwards whose backward has not ended, by rank, shape (num_ranks,). [1]"""
-    split_backward = {Kind.W} if (timeline.kind == Kind.W).any() else set()
-    starts = timeline.of(Kind.F)
-    ends = timeline.of(Kind.B, *split_backward)
-    rank = np.concatenate([starts.rank, ends.rank])
-    time = np.concatenate([starts.start, ends.end])
-    change = np.repeat([1, -1], [starts.num_spans, ends.num_spans])
-    order = np.lexsort((change, time, rank))
-    level = np.cumsum(change[order])  # every rank ends at zero
     peak = np.zeros(timeline.num_ranks, np.int64)
-    np.maximum.at(peak, rank[order], level)
+    columns = (timeline.rank, timeline.kind, timeline.start, timeline.end)
+    _count(*columns, timeline.on_stream, timeline.by_end, peak)
     return peak
-
-
-def split(
-    timeline: Timeline,
-    *,
-    recompute: Column,
-    tensor: Column,
-    lone: Column | None = None,
-    cause: NDArray[np.int64] | None = None,
-) -> Split:
-    """Explain every second of every rank.
-
-    Args:
-        timeline: the run.
-        recompute: recomputation within each span, shape (num_spans,). [s]
-        tensor: exposed tensor-parallel communication within each span, shape (num_spans,). [s]
-        lone: time of each span's transfer on free links, shape (num_spans,), where the span is
-            one end of it; left out, the shortest transfer over the same boundary stands for it. [s]
-        cause: what `causes` says of the timeline, if it is known already.
-    """
-    parts = {name: np.zeros(timeline.num_ranks) for name in SPLIT}
-    on_stream = np.flatnonzero(timeline.kind <= Kind.OPTIMIZER)
-    rank, kind = timeline.rank[on_stream], timeline.kind[on_stream]
-    start, end = timeline.start[on_stream], timeline.end[on_stream]
-    step = kind == Kind.OPTIMIZER
-    first = np.concatenate([[True], rank[1:] != rank[:-1]])
-    before = np.where(first, 0.0, np.concatenate([[0.0], end[:-1]]))
-    busy = end - np.maximum(start, before)  # nothing for the second op of an overlapped pair
-    again, exposed = recompute[on_stream].copy(), tensor[on_stream].copy()
-    second = np.flatnonzero(busy <= 0.0)
-    second = second[~first[second] & (start[second] < before[second])]
-    for column in (again, exposed):  # the pair's time is all on its first op
-        column[second - 1] += column[second]
-        column[second] = 0.0
-    again = np.minimum(again, busy)
-    exposed = np.minimum(exposed, busy - again)
-    rest = busy - again - exposed
-    _add(parts["tensor"], rank, exposed)
-    _add(parts["recompute"], rank, again)
-    _add(parts["optimizer"], rank[step], rest[step])
-    _add(parts["compute"], rank[~step], rest[~step])
-
-    gap = np.maximum(0.0, start - before)
-    cause = (causes(timeline) if cause is None else cause)[on_stream]
-    has = (cause >= 0) & (timeline.kind[cause] > Kind.OPTIMIZER)  # a message, no op of its own
-    left = np.where(has, timeline.start[cause], 0.0)  # when the message left
-    arrived = np.where(has, timeline.end[cause], 0.0)
-    under_way = np.where(has, np.clip(arrived - np.maximum(before, left), 0.0, gap), 0.0)
-    alone = shortest(timeline) if lone is None else lone
-    excess = np.where(has, np.maximum(0.0, arrived - left - alone[cause]), 0.0)
-    excess[excess <= 1e-12 * np.maximum(arrived, 1e-300)] = 0.0
-    busy_link = np.where(step, 0.0, np.minimum(under_way, excess))
-    _add(parts["link"], rank, busy_link)
-    _add(parts["data"], rank[step], under_way[step])
-    _add(parts["pipeline"], rank[~step], (under_way - busy_link)[~step])
-
-    late = gap - under_way
-    last_forward = np.zeros(timeline.num_ranks)
-    np.maximum.at(last_forward, rank[kind == Kind.F], start[kind == Kind.F])
-    first_backward = np.full(timeline.num_ranks, np.inf)
-    is_backward = (kind == Kind.B) | (kind == Kind.I)
-    np.minimum.at(first_backward, rank[is_backward], start[is_backward])
-    warm_up = start <= first_backward[rank]
-    drain = ~warm_up & (start > last_forward[rank])
-    for name, mask in (("warm_up", warm_up), ("drain", drain), ("dependency", ~warm_up & ~drain)):
-        _add(parts[name], rank[mask], late[mask])
-
-    finished = np.zeros(timeline.num_ranks)
-    np.maximum.at(finished, rank, end)
-    gathered = finished.copy()
-    unshard = timeline.of(Kind.UNSHARD)
-    np.maximum.at(gathered, unshard.rank, unshard.end)
-    parts["data"] += gathered - finished
-    parts["drain"] += timeline.makespan - gathered
-    return Split(**parts)
-
-
-def _add(total: Column, rank: NDArray[np.int32], seconds: Column) -> None:
-    total += np.bincount(rank, weights=seconds, minlength=len(total))
 
 
 def spans_of_ranks(timeline: Timeline) -> tuple[Column, Column]:
@@ -317,12 +189,63 @@ def spans_of_ranks(timeline: Timeline) -> tuple[Column, Column]:
 
     Overlapped pairs count once. The optimizer step is left out, as in the zero-bubble papers.
     """
-    work = timeline.of(Kind.F, Kind.B, Kind.I, Kind.W)
     begin, finish = np.full(timeline.num_ranks, np.inf), np.zeros(timeline.num_ranks)
-    np.minimum.at(begin, work.rank, work.start)
-    np.maximum.at(finish, work.rank, work.end)
-    same = np.concatenate([[False], work.rank[1:] == work.rank[:-1]])
-    before = np.where(same, np.concatenate([[0.0], work.end[:-1]]), -np.inf)
-    busy = work.end - np.maximum(work.start, before)
-    span = finish - begin
-    return span, span - np.bincount(work.rank, weights=busy, minlength=timeline.num_ranks)
+    busy = np.zeros(timeline.num_ranks)
+    columns = (timeline.rank, timeline.kind, timeline.start, timeline.end)
+    _cover(*columns, timeline.on_stream, begin, finish, busy)
+    return finish - begin, finish - begin - busy
+
+
+@kernel
+def _count(
+    rank: Index,
+    kind: NDArray[np.int8],
+    start: Column,
+    end: Column,
+    on_stream: Index,
+    by_end: Index,
+    peak: NDArray[np.int64],
+) -> None:
+    """Write the most forwards in flight of each rank; one that ends makes room for the next."""
+    level = ended = 0
+    for at in range(len(on_stream)):
+        i = on_stream[at]
+        if at == 0 or rank[i] != rank[on_stream[at - 1]]:
+            level, ended = 0, at
+        if kind[i] != _F:
+            continue
+        while ended < len(by_end):
+            other = by_end[ended]
+            if rank[other] != rank[i] or end[other] > start[i]:
+                break
+            if kind[other] == _B or kind[other] == _W:
+                level -= 1
+            ended += 1
+        level += 1
+        peak[rank[i]] = max(peak[rank[i]], level)
+
+
+@kernel
+def _cover(
+    rank: Index,
+    kind: NDArray[np.int8],
+    start: Column,
+    end: Column,
+    on_stream: Index,
+    begin: Column,
+    finish: Column,
+    busy: Column,
+) -> None:
+    """Write each rank's first start, last end, and the time in which it works between."""
+    before = -1
+    for at in range(len(on_stream)):
+        i = on_stream[at]
+        if kind[i] > _W:
+            continue
+        here, since = rank[i], start[i]
+        if before >= 0 and rank[before] == here:
+            since = max(since, end[before])
+        begin[here] = min(begin[here], start[i])
+        finish[here] = max(finish[here], end[i])
+        busy[here] += end[i] - since
+        before = i

@@ -161,11 +161,14 @@ class Schedule:
     def of(cls, rows: Iterable[Iterable[Item] | NDArray[np.integer]]) -> Self:
         """Take rows of ops and pairs, or of integers: stage, kind, microbatch, shape (num_ops, 3).
 
-        A fourth column, if there is one, says that the op runs together with the next.
+        A fourth column, if there is one, says that the op runs together with the next. Rows of one
+        length may come as one array, shape (num_ranks, num_ops, 3).
 
         >>> print(Schedule.of([[Op(0, Kind.F, 0), Op(0, Kind.B, 0)]]))
         0F0,0B0
         """
+        if isinstance(rows, np.ndarray) and len(rows):
+            return cls._of_equal(rows)
         arrays = [row if isinstance(row, np.ndarray) else _numbers(row) for row in rows]
         if not arrays:
             raise ValueError(
@@ -178,6 +181,18 @@ class Schedule:
         types = (np.int32, np.int8, np.int32)
         stage, kind, microbatch = (c.astype(t) for c, t in zip(columns, types, strict=True))
         return cls(offsets, stage, kind, microbatch, np.concatenate(paired))
+
+    @classmethod
+    def _of_equal(cls, rows: NDArray[np.integer]) -> Self:
+        num_ranks, length, _ = rows.shape
+        flat = rows.reshape(num_ranks * length, -1)
+        return cls(
+            np.arange(0, len(flat) + 1, length, dtype=np.int64),
+            flat[:, 0].astype(np.int32),
+            flat[:, 1].astype(np.int8),
+            flat[:, 2].astype(np.int32),
+            flat[:, 3] > 0 if flat.shape[1] > 3 else np.zeros(len(flat), bool),
+        )
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -251,11 +266,6 @@ class Schedule:
     def rows(self) -> Iterator[tuple[Op, ...]]:
         """The rows of all ranks, in order."""
         return (self.row(rank) for rank in range(self.num_ranks))
-
-    def reordered(self, order: NDArray[np.intp]) -> Self:
-        """The same ops in another order, which keeps every op on its rank."""
-        stage, kind, microbatch = self.stage[order], self.kind[order], self.microbatch[order]
-        return type(self)(self.offsets, stage, kind, microbatch, self.paired[order])
 
     def __eq__(self, other: object) -> bool:
         """The same rows."""

@@ -5,11 +5,13 @@ Job -> Schedule -> Timeline -> Report, with Costs feeding the engine
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import engine
+from simulator import engine, events
+from simulator.causes import causes
 from simulator.costs import Costs, estimate, uniform
 from simulator.costs.costs import MOST_SECONDS
 from simulator.costs.estimate import host_seconds
@@ -17,9 +19,10 @@ from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
 from simulator.costs.slices import attention_share, slice_times, sliced
 from simulator.dialects import is_lowered
-from simulator.explain import causes, explain, longest_gaps
+from simulator.explain import explain_longest
 from simulator.fabric import Fabric, connect, ideal
 from simulator.job import Job, Plan
+from simulator.longest_path import contends, play
 from simulator.lower import (
     block,
     lower,
@@ -29,10 +32,14 @@ from simulator.lower import (
     step_optimizer,
     unshard_after_step,
 )
-from simulator.report import Report, Split, in_flight, spans_of_ranks, split
+from simulator.matching import Matches, match
+from simulator.report import Report, in_flight, spans_of_ranks
+from simulator.routes import lone_seconds, routes_of, talking
 from simulator.schedule import Kind, Schedule
 from simulator.schedules import build, recipe_of
 from simulator.schedules.terapipe import choose_slices
+from simulator.spans import ordered
+from simulator.split import split_by_costs
 from simulator.staleness import (
     Weights,
     gradient_staleness,
@@ -43,7 +50,10 @@ from simulator.staleness import (
 )
 from simulator.timeline import Timeline
 
-__all__ = ["Run", "simulate", "simulate_uniform"]
+__all__ = ["EXECUTORS", "Executor", "Run", "simulate", "simulate_uniform"]
+
+Executor = Literal["auto", "longest_path", "events", "engine"]
+EXECUTORS: tuple[Executor, ...] = ("auto", "longest_path", "events", "engine")
 
 MOST_GAPS = 3  # idle gaps that a report explains [1]
 MOST_CUTS = 64  # places at which a sequence may be cut [1]
@@ -62,8 +72,13 @@ class Run:
     report: Report
 
 
-def simulate(job: Job) -> Run:
+def simulate(job: Job, executor: Executor = "auto") -> Run:
     """Simulate one training step of a job.
+
+    The compiled longest path runs where messages do not meet on a link, the compiled events where
+    they do; the report says which. `executor` chooses one: `engine` is the SimPy engine, whose
+    times both have; `longest_path` lets every message have its links for itself, so that its step
+    is never longer than the others'.
 
     Raises:
         ValueError: the schedule does not do what the plan asks.
@@ -74,15 +89,15 @@ def simulate(job: Job) -> Run:
         job, costs = _sliced(job, costs)
     schedule = build(job.plan, costs, _neighbour_transfer(job, costs))
     lowered = _whole_step(schedule, job.plan)
-    moves = engine.transfers(lowered)
-    fabric = connect(job, _pairs(moves), _homes(lowered))
-    timeline = engine.run(lowered, costs, fabric, job.cluster.stragglers)
-    timeline = memory_samples(timeline, costs)
+    matches = match(lowered)
+    fabric = connect(job, talking(lowered, matches), _homes(lowered))
+    played = _execute(lowered, matches, costs, fabric, job.cluster.stragglers, executor)
+    timeline = memory_samples(played.timeline, costs)
     policy = _policy(job.plan)
     if policy is not None:
         timeline = with_versions(timeline, policy, costs.weight_bytes)
-    lone = _lone(timeline, lowered, moves, costs, fabric)
-    report = _report(job.name, job.plan, timeline, costs, lone=lone, slow=job.cluster.stragglers)
+    played = played._replace(timeline=timeline)
+    report = _report(job.name, job.plan, played, costs, job.cluster.stragglers)
     report = _throughput(job, report)
     report = _memory(job, report, timeline, costs)
     return Run(
@@ -104,6 +119,7 @@ def simulate_uniform(
     weight_grad: float | None = None,
     weight_memory: float = 1.0,
     latency: float = 0.0,
+    executor: Executor = "auto",
 ) -> Run:
     """Simulate the textbook's pipeline: equal stages, free communication, no optimizer.
 
@@ -114,6 +130,7 @@ def simulate_uniform(
         weight_grad: the part of it that is W when split; half when left out. [s]
         weight_memory: the part of the activation memory that only W frees, M_W / M_B. [1]
         latency: of every point-to-point message. [s]
+        executor: see `simulate`; nothing contends here.
 
     >>> run = simulate_uniform(Plan(pp=4, num_microbatches=8), 1.0, 2.0)
     >>> run.report.step_time, round(run.report.bubble_to_ideal, 12)
@@ -128,20 +145,54 @@ def simulate_uniform(
     costs = sliced(costs, [1] * (plan.num_slices or 1))
     schedule = build(plan, costs, latency)
     lowered = _with_transfers(schedule, plan)
-    moves = engine.transfers(lowered)
-    fabric = ideal(_pairs(moves), latency)
-    timeline = memory_samples(engine.run(lowered, costs, fabric), costs)
+    matches = match(lowered)
+    fabric = ideal(talking(lowered, matches), latency)
+    played = _execute(lowered, matches, costs, fabric, {}, executor)
+    played = played._replace(timeline=memory_samples(played.timeline, costs))
     name = f"{plan.schedule}, uniform costs"
-    lone = _lone(timeline, lowered, moves, costs, fabric)
     return Run(
         name=name,
         job=None,
         plan=plan,
         schedule=schedule,
         costs=costs,
-        timeline=timeline,
-        report=_report(name, plan, timeline, costs, lone=lone, slow={}),
+        timeline=played.timeline,
+        report=_report(name, plan, played, costs, {}),
     )
+
+
+class Execution(NamedTuple):
+    """What an executor made of the rows."""
+
+    executor: str
+    timeline: Timeline
+    lone: NDArray[np.float64]  # longest transfer on free links, shape (num_kinds, num_stages) [s]
+
+
+def _execute(
+    lowered: Schedule,
+    matches: Matches,
+    costs: Costs,
+    fabric: Fabric,
+    stragglers: Mapping[int, float],
+    executor: Executor,
+) -> Execution:
+    """Run the rows on the chosen executor, or on the faster one that is exact."""
+    routes = routes_of(fabric, lowered.num_ranks)
+    lone = lone_seconds(lowered, matches, costs, routes)
+    if executor in ("auto", "longest_path"):
+        played = play(lowered, matches, costs, fabric, routes, stragglers)
+        if played.finished:
+            meets = contends(lowered, matches, fabric, routes, played)
+            if not meets or executor == "longest_path":
+                name = "longest_path, contention ignored" if meets else "longest_path"
+                return Execution(name, ordered(lowered, played.start, played.end), lone)
+        del played
+    if executor in ("auto", "events"):
+        start, end, finished = events.run(lowered, matches, costs, fabric, routes, stragglers)
+        if finished:
+            return Execution("events", ordered(lowered, start, end), lone)
+    return Execution("engine", engine.run(lowered, costs, fabric, stragglers), lone)
 
 
 def _sliced(job: Job, costs: Costs) -> tuple[Job, Costs]:
@@ -199,107 +250,35 @@ def _with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
     return how(schedule if is_lowered(schedule) else lower(schedule))
 
 
-def _pairs(moves: engine.Transfers) -> set[tuple[int, int]]:
-    """Pipeline ranks that talk to each other: (sender, receiver)."""
-    return set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
-
-
 def _homes(schedule: Schedule) -> dict[int, tuple[int, ...]]:
     """The ranks that hold each stage."""
-    held = np.unique(np.column_stack([schedule.stage, schedule.rank]), axis=0)
-    return {
-        int(stage): tuple(held[held[:, 0] == stage, 1].tolist()) for stage in np.unique(held[:, 0])
-    }
-
-
-def _split(
-    timeline: Timeline,
-    costs: Costs,
-    lone: NDArray[np.float64],
-    slow: Mapping[int, float],
-    cause: NDArray[np.int64],
-) -> Split:
-    """The step by cause, with what the costs know of each span; `slow` are the stragglers."""
-    factor = np.array([slow.get(rank, 1.0) for rank in range(timeline.num_ranks)])
-    share = costs.share_of_time(timeline.microbatch)
-    backward = np.isin(timeline.kind, (Kind.B, Kind.I))
-    recompute = np.where(backward, costs.recompute_seconds[timeline.stage], 0.0)
-    tensor = costs.tensor_seconds[timeline.kind, timeline.stage] * share
-    alone = costs.seconds[timeline.kind, timeline.stage] * share
-    first = timeline.pairs()
-    both = alone[first] + alone[first + 1]
-    hidden = both * (1 - costs.pair_time[timeline.stage[first]])  # communication behind compute
-    tensor[first] = np.maximum(0.0, tensor[first] + tensor[first + 1] - hidden)
-    tensor[first + 1] = 0.0
-    return split(
-        timeline,
-        recompute=recompute * factor[timeline.rank] * share,
-        tensor=tensor,
-        lone=lone,
-        cause=cause,
-    )
-
-
-def _explained(
-    timeline: Timeline,
-    lone: NDArray[np.float64],
-    slow: Mapping[int, float],
-    limit: float | None,
-    cause: NDArray[np.int64],
-) -> tuple[str, ...]:
-    """The longest idle gaps, one a rank at the most, in words."""
-    found: list[str] = []
-    seen: set[int] = set()
-    for _, rank, time in longest_gaps(timeline):
-        if len(found) == MOST_GAPS:
-            break
-        if rank not in seen:
-            seen.add(rank)
-            bubble = explain(
-                timeline,
-                rank,
-                time,
-                lone=lone,
-                stragglers=slow,
-                activation_limit=limit,
-                cause=cause,
-            )
-            if bubble.next_op is not None:
-                found.append(str(bubble))
-    return tuple(found)
-
-
-def _lone(
-    timeline: Timeline, lowered: Schedule, moves: engine.Transfers, costs: Costs, fabric: Fabric
-) -> NDArray[np.float64]:
-    """Time of each span's transfer on free links, shape (num_spans,); zero where there is none."""
-    seconds = engine.lone_transfers(moves, costs, fabric)
-    table = np.zeros((len(Kind), costs.num_stages))
-    for ends in (moves.send, moves.receive):
-        np.maximum.at(table, (lowered.kind[ends], lowered.stage[ends]), seconds)
-    lone: NDArray[np.float64] = table[timeline.kind, timeline.stage]
-    return lone
+    held = np.zeros((schedule.num_stages, schedule.num_ranks), bool)
+    held[schedule.stage, schedule.rank] = True
+    return {stage: tuple(np.flatnonzero(row).tolist()) for stage, row in enumerate(held)}
 
 
 def _report(
-    name: str,
-    plan: Plan,
-    timeline: Timeline,
-    costs: Costs,
-    *,
-    lone: NDArray[np.float64],
-    slow: Mapping[int, float],
+    name: str, plan: Plan, played: Execution, costs: Costs, slow: Mapping[int, float]
 ) -> Report:
-    """The figures that need no model."""
+    """The figures that need no model; `slow` are the stragglers."""
+    timeline = played.timeline
     cause = causes(timeline)
-    parts = _split(timeline, costs, lone, slow, cause)
+    parts = split_by_costs(timeline, costs, lone=played.lone, stragglers=slow, cause=cause)
+    gaps = explain_longest(
+        timeline,
+        MOST_GAPS,
+        lone=played.lone,
+        stragglers=slow,
+        activation_limit=plan.activation_limit,
+        cause=cause,
+    )
     idle, total = float(parts.idle.sum()), timeline.makespan * plan.pp
     span, inside = spans_of_ranks(timeline)
     largest = int(span.argmax())
     report = Report(
         name=name,
         schedule=plan.schedule,
-        executor="engine",
+        executor=played.executor,
         num_ranks=plan.pp,
         num_microbatches=plan.num_microbatches,
         num_gpus=None,
@@ -311,7 +290,7 @@ def _report(
         internal_bubble=float(inside.sum() / span.sum()),
         split=parts,
         peak_in_flight=in_flight(timeline),
-        longest_gaps=_explained(timeline, lone, slow, plan.activation_limit, cause),
+        longest_gaps=tuple(map(str, gaps)),
     )
     return _asynchronous(report, plan, timeline)
 
@@ -364,8 +343,7 @@ def _throughput(job: Job, report: Report) -> Report:
 
 def _memory(job: Job, report: Report, timeline: Timeline, costs: Costs) -> Report:
     """Add each rank's peak, its parts and the GPU's capacity."""
-    held = np.zeros((report.num_ranks, costs.num_stages), bool)
-    held[timeline.rank, timeline.stage] = True
+    held = timeline.held
     peak = timeline.peak_memory()
     parts = {
         "weights": held @ costs.weight_bytes,

@@ -1,5 +1,7 @@
 """Parameters, activations and memory over time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ from simulator.costs.memory import layer_parameters, memory_samples, stage_param
 from simulator.job import Job, Model, Plan
 from simulator.load import load_cluster
 from simulator.schedule import Kind
-from simulator.timeline import Timeline
+from tests.timelines import compiled, odd, of_rows, rows_of
 
 B, S, H, A, V, TP = 2, 64, 128, 16, 512, 4
 SBH = B * S * H
@@ -159,20 +161,11 @@ def test_static_bytes_are_18_a_parameter_and_zero_splits_12_of_them():
     assert estimate(job_of(dtype="fp16", grad_dtype="fp16")).gradient_bytes[0] == 2 * parameters
 
 
-def spans(rows):
-    """A timeline of (rank, stage, kind, microbatch, start, end)."""
-    columns = np.array(rows, float).T
-    names = ("rank", "stage", "kind", "microbatch")
-    types = (np.int32, np.int32, np.int8, np.int32)
-    integers = {n: c.astype(t) for n, c, t in zip(names, columns, types, strict=False)}
-    return Timeline(**integers, start=columns[4], end=columns[5])
-
-
 def test_split_backward_frees_in_two_steps_and_recomputation_is_transient():
     costs = uniform(2, 1.0, 2.0)
     for name, value in (("weight_bytes", 100), ("input_grad_bytes", 0.25), ("transient_bytes", 7)):
         object.__setattr__(costs, name, np.full(2, float(value)))
-    timeline = spans(
+    timeline = of_rows(
         [(0, 0, Kind.F, 0, 0, 1), (0, 0, Kind.I, 0, 2, 3), (0, 0, Kind.W, 0, 3, 4),
          (1, 1, Kind.F, 0, 1, 2), (1, 1, Kind.B, 0, 2, 4)]
     )  # fmt: skip
@@ -187,7 +180,7 @@ def test_split_backward_frees_in_two_steps_and_recomputation_is_transient():
 
 def test_a_rank_that_holds_two_stages_starts_with_both():
     costs = estimate(job_of(pp=2, vpp=2))
-    timeline = spans([(0, 0, Kind.F, 0, 1, 2), (0, 2, Kind.F, 0, 2, 3), (1, 1, Kind.F, 0, 2, 3),
+    timeline = of_rows([(0, 0, Kind.F, 0, 1, 2), (0, 2, Kind.F, 0, 2, 3), (1, 1, Kind.F, 0, 2, 3),
                       (1, 3, Kind.F, 0, 3, 4)])  # fmt: skip
     static = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
     memory = memory_samples(timeline, costs)
@@ -209,7 +202,7 @@ def test_memory_equals_adding_up_every_change(pp, m, seed):
                 start = clock + rng.integers(0, 2)
                 clock = float(start + rng.integers(1, 3))
                 rows.append((rank, rank, kind, microbatch, start, clock))
-    memory = memory_samples(spans(rows), costs)
+    memory = memory_samples(of_rows(rows), costs)
     for rank in range(pp):
         times, levels = memory.memory_of(rank)
         assert times[0] == 0
@@ -226,4 +219,37 @@ def test_memory_equals_adding_up_every_change(pp, m, seed):
 
 def test_costs_of_another_plan_are_refused():
     with pytest.raises(ValueError, match="2 stages, but the costs have 1"):
-        memory_samples(spans([(0, 1, Kind.F, 0, 0, 1)]), uniform(1, 1.0, 1.0))
+        memory_samples(of_rows([(0, 1, Kind.F, 0, 0, 1)]), uniform(1, 1.0, 1.0))
+
+
+@given(st.integers(0, 10_000))
+def test_memory_of_odd_timelines_equals_adding_up_every_change_compiled_or_not(seed):
+    timeline, rng = odd(seed), np.random.default_rng(seed)
+    names = ("activation_bytes", "input_grad_bytes", "transient_bytes", "weight_bytes")
+    draws = {name: rng.integers(0, 3, timeline.num_stages).astype(float) for name in names}
+    costs = replace(
+        uniform(timeline.num_stages, 1.0, 2.0), slice_tokens=np.array([0.25, 0.75]), **draws
+    )
+    activation, input_grad, transient, weight = draws.values()
+    changes = [[] for _ in range(timeline.num_ranks)]
+    for rank, stage, kind, microbatch, start, end in rows_of(timeline):
+        share = (0.25, 0.75)[microbatch % 2]
+        begins, ends = {
+            Kind.F: (activation[stage], 0.0),
+            Kind.B: (transient[stage], -activation[stage] - transient[stage]),
+            Kind.I: (transient[stage], -input_grad[stage] - transient[stage]),
+            Kind.W: (0.0, input_grad[stage] - activation[stage]),
+        }.get(kind, (0.0, 0.0))
+        changes[rank] += [(start, begins * share), (end, ends * share)]
+    memory = memory_samples(timeline, costs)
+    with compiled():
+        again = memory_samples(timeline, costs)
+    assert memory == again
+    assert (np.diff(memory.memory_rank) >= 0).all()
+    for rank, mine in enumerate(changes):
+        held = np.unique(timeline.stage[timeline.rank == rank])
+        times, levels = memory.memory_of(rank)
+        assert times.tolist() == sorted({0.0} | {time for time, nbytes in mine if nbytes})
+        expected = [sum(x for when, x in mine if when <= now) for now in times.tolist()]
+        np.testing.assert_allclose(levels, weight[held].sum() + expected, atol=1e-9)
+        assert memory.peak_memory()[rank] == max(levels.max(), 0.0)

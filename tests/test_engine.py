@@ -10,6 +10,7 @@ from simulator.costs import Costs, uniform
 from simulator.fabric import Fabric, ideal
 from simulator.job import Plan
 from simulator.lower import lower, post_receives_early
+from simulator.matching import transfers
 from simulator.network import Route
 from simulator.schedule import Deadlock, Kind, Schedule, awaited
 from simulator.schedules import build
@@ -20,7 +21,7 @@ SIZES = [(4, 8, 1), (4, 8, 2), (8, 32, 4), (8, 8, 2), (12, 12, 4), (8, 16, 1), (
 
 
 def pairs(lowered):
-    moves = engine.transfers(lowered)
+    moves = transfers(lowered)
     return set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
 
 
@@ -171,7 +172,7 @@ def test_no_link_ever_carries_more_than_its_capacity(case):
     lowered, costs, fabric = case
     timeline = engine.run(*case)
     sends = timeline.of(Kind.SEND_F, Kind.SEND_B)
-    moves = engine.transfers(lowered)
+    moves = transfers(lowered)
     names = [lowered.op(send) for send in moves.send.tolist()]
     targets = dict(zip(names, moves.target.tolist(), strict=True))
     for link, capacity in enumerate(fabric.capacity):
@@ -239,7 +240,7 @@ def test_a_straggler_at_1_2x_slows_the_step_as_the_critical_path_says():
 def test_a_transfer_missing_one_end_is_named():
     rows = Schedule.parse("0F0,0SEND_F0,0B0\n1F0,1B0")
     with pytest.raises(ValueError, match="1RECV_F0 and 0SEND_F0 do not stand once each"):
-        engine.transfers(rows)
+        transfers(rows)
 
 
 def test_rows_with_sends_that_cross_hang_and_say_who_waits_for_what():

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 
 from simulator import engine
-from simulator.explain import causes, critical_path, explain
+from simulator.explain import causes, critical_path, explain, explain_longest, longest_gaps
 from simulator.job import Plan
 from simulator.schedule import Kind, Op
 from simulator.simulate import simulate_uniform
+from simulator.split import shortest
 from tests.test_engine import cases
+from tests.timelines import of_rows
 
 
 def run(schedule="1f1b", pp=4, m=8, vpp=1, latency=0.0, **plan):
@@ -90,6 +92,47 @@ def test_a_limit_on_memory_is_named_where_a_ready_forward_had_no_room():
     timeline = run()
     assert explain(timeline, rank=0, time=5.0, activation_limit=4.0).kind == "memory limit"
     assert explain(timeline, rank=0, time=5.0, activation_limit=5.0).kind == "warm-up"
+
+
+@given(cases())
+def test_the_longest_gaps_explained_at_once_are_those_explained_one_by_one(case):
+    timeline = engine.run(*case)
+    expected, seen = [], set()
+    for _, rank, time in longest_gaps(timeline):
+        bubble = explain(timeline, rank, time)
+        if rank not in seen and bubble.next_op is not None:
+            expected.append(bubble)
+        seen.add(rank)  # a rank that idles longest at its end explains nothing
+    known = {"lone": shortest(timeline), "stragglers": {}, "activation_limit": None}
+    assert explain_longest(timeline, 3, cause=causes(timeline), **known) == tuple(expected[:3])
+
+
+def test_a_chain_in_words_names_its_first_and_last_three():
+    bubble = explain(run(pp=8, m=16), rank=0, time=10.0)
+    assert len(bubble.chain) == 14
+    assert "-> 6B0 (rank 6) -> 8 more -> 2RECV_B0" not in str(bubble)
+    assert str(bubble).endswith(
+        "7B0 (rank 7) -> 6RECV_B0 (rank 6) -> 6B0 (rank 6) -> 8 more -> "
+        "1RECV_B0 (rank 1) -> 1B0 (rank 1) -> 0RECV_B0 (rank 0)"
+    )
+
+
+def test_causes_in_a_circle_as_clocks_that_disagree_make_end_the_path():
+    """0B0 seems to wait for 1B0, that for 1F1 before it, that for 0F1, and that for 0B0."""
+    timeline = of_rows(
+        [
+            (0, 0, Kind.RECV_B, 0, 0, 9),
+            (0, 0, Kind.B, 0, 0, 1),
+            (0, 0, Kind.F, 1, 1, 2),
+            (0, 0, Kind.SEND_F, 1, 2, 9),
+            (1, 1, Kind.RECV_F, 1, 0, 9),
+            (1, 1, Kind.F, 1, 0, 1),
+            (1, 1, Kind.B, 0, 1, 2),
+            (1, 1, Kind.SEND_B, 0, 2, 9),
+        ]
+    )
+    assert causes(timeline).tolist() == [6, 0, 1, 2, 2, 4, 5, 6]
+    assert critical_path(timeline).tolist() == [1, 2, 4, 5, 6, 0]
 
 
 @pytest.mark.parametrize(

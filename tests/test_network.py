@@ -14,7 +14,7 @@ def arrivals(capacity, messages):
     times = [None] * len(messages)
 
     def start(index, route, nbytes):
-        network.send(route, nbytes, lambda: times.__setitem__(index, env.now))
+        network.send(network.path(route), nbytes, lambda: times.__setitem__(index, env.now))
 
     for index, (at, route, nbytes) in enumerate(messages):
         env.timeout(at).callbacks.append(lambda _, i=index, r=route, n=nbytes: start(i, r, n))

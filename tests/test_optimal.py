@@ -15,6 +15,7 @@ from simulator.costs import uniform
 from simulator.costs.memory import memory_samples
 from simulator.fabric import ideal
 from simulator.lower import lower, post_receives_early
+from simulator.matching import transfers
 from simulator.optimal import optimize
 from simulator.optimal.bound import lower_bound
 from simulator.optimal.problem import Problem, peak, play, words_of
@@ -106,7 +107,7 @@ def solve(costs, problem, **options):
 def measured(schedule, costs, transfer=0.0):
     """What the engine makes of rows: makespan, largest span, peak memory of each rank."""
     lowered = post_receives_early(lower(schedule))
-    moves = engine.transfers(lowered)
+    moves = transfers(lowered)
     pairs = set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
     timeline = engine.run(lowered, costs, ideal(pairs, transfer))
     timeline = memory_samples(timeline, costs)

@@ -20,6 +20,7 @@ from simulator.fabric import ideal
 from simulator.job import Job, Model, Plan
 from simulator.load import load_cluster, load_job
 from simulator.lower import lower, post_receives_early
+from simulator.matching import transfers
 from simulator.schedule import Kind, Pair, Schedule
 from simulator.schedules import build
 from simulator.schedules.terapipe import choose_slices
@@ -33,7 +34,7 @@ def play(plan, forward=1.0, backward=2.0, weight_grad=None, pair_time=1.0):
     costs = uniform(plan.num_stages, forward, backward, weight_grad)
     costs = replace(costs, pair_time=np.full(plan.num_stages, pair_time))
     lowered = post_receives_early(lower(build(plan)))
-    moves = engine.transfers(lowered)
+    moves = transfers(lowered)
     ends = set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
     timeline = memory_samples(engine.run(lowered, costs, ideal(ends)), costs)
     compute = timeline.compute

@@ -16,6 +16,7 @@ from simulator.costs.memory import memory_samples
 from simulator.fabric import ideal
 from simulator.job import Plan
 from simulator.lower import lower, post_receives_early
+from simulator.matching import transfers
 from simulator.schedule import Kind, Op
 from simulator.schedules import build
 from tests import greedy
@@ -46,7 +47,7 @@ def play(name, pp, m, times=(1.0, 1.0, 1.0), *, vpp=1, latency=0.0, weight_memor
     costs = uniform(pp * vpp, forward, input_grad + weight_grad, weight_grad, weight_memory)
     plan = Plan(schedule=name, pp=pp, num_microbatches=m, vpp=vpp, **more)
     lowered = post_receives_early(lower(build(plan, costs, latency)))
-    moves = engine.transfers(lowered)
+    moves = transfers(lowered)
     pairs = set(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
     return memory_samples(engine.run(lowered, costs, ideal(pairs, latency)), costs)
 

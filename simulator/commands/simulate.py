@@ -2,14 +2,18 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from simulator.commands.saved import CRITICAL, OUTPUT, saved_of, writable, write_run
-from simulator.load import job_from_options
-from simulator.options import add_job_options, job_options, uniform_plan, uniform_times
+from simulator.options import (
+    add_job_options,
+    job_of,
+    job_options,
+    uniform_plan,
+    uniform_times,
+)
 from simulator.simulate import Run, simulate, simulate_uniform
 from simulator.table import report_table
 from traces.text import text_gantt
@@ -84,22 +88,24 @@ def run(arguments: argparse.Namespace) -> None:
 
 def run_of(arguments: argparse.Namespace) -> Run:
     """The simulated run that the options of `simulate` describe."""
-    options = job_options(arguments, PLAIN)
     if arguments.uniform is None:
         if arguments.latency is not None:
             raise ValueError("--latency needs --uniform; a job's latencies are its cluster's")
         if arguments.weight_memory is not None:
             raise ValueError("--weight-memory needs --uniform; a job's follows from its layers")
-        if arguments.job is None and "model" not in options:
-            raise ValueError("give a JOB file, --model with --cluster, or --uniform F,B")
-        return simulate(job_from_options(options, Path(arguments.job) if arguments.job else None))
+        return simulate(job_of(arguments, PLAIN))
     if arguments.job is not None:
         raise ValueError(
             f"--uniform takes the place of a job; leave out {arguments.job} or --uniform"
         )
+    if hasattr(arguments, "assignments"):
+        raise ValueError(
+            "--set changes a job, and --uniform has none; write --pp 16 rather than --set "
+            "plan.pp=16, or leave one out"
+        )
     forward, backward, weight_grad = uniform_times(arguments.uniform)
     return simulate_uniform(
-        uniform_plan(options),
+        uniform_plan(job_options(arguments, PLAIN)),
         forward,
         backward,
         weight_grad=weight_grad,

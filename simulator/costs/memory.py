@@ -1,14 +1,19 @@
 """Bytes on one GPU: weights, gradients and optimizer state of each stage, and memory over time."""
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.costs import Costs
 from simulator.job import Job, Model
+from simulator.kernel import kernel
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
 
 __all__ = ["layer_parameters", "memory_samples", "stage_parameters", "static_bytes"]
+
+Size = TypeVar("Size", float, NDArray[np.float64])
 
 OPTIMIZER_BYTES = 12  # fp32 master weight and Adam's two moments
 
@@ -54,7 +59,7 @@ def stage_parameters(job: Job) -> tuple[float, ...]:
     return tuple(counts)
 
 
-def static_bytes(parameters: float, job: Job) -> tuple[float, float, float]:
+def static_bytes(parameters: Size, job: Job) -> tuple[Size, Size, Size]:
     """Weights, gradients and optimizer state of some parameters on one GPU. [bytes]
 
     2 + 4 + 12 = 18 bytes a parameter with fp32 gradients, 16 with 16-bit ones; zero_stage 1 splits
@@ -82,7 +87,6 @@ def memory_samples(timeline: Timeline, costs: Costs) -> Timeline:
     >>> memory_samples(spans, uniform(1, 1.0, 2.0)).memory_of(0)
     (array([0., 1., 4.]), array([0., 1., 0.]))
     """
-    kind, stage = timeline.kind, timeline.stage
     if timeline.num_spans and timeline.num_stages > costs.num_stages:
         raise ValueError(
             f"the timeline has {timeline.num_stages} stages, but the costs have "
@@ -95,38 +99,80 @@ def memory_samples(timeline: Timeline, costs: Costs) -> Timeline:
     at_end[Kind.B] = -costs.activation_bytes - costs.transient_bytes
     at_end[Kind.I] = -costs.input_grad_bytes - costs.transient_bytes
     at_end[Kind.W] = costs.input_grad_bytes - costs.activation_bytes
-    both = np.stack([at_start, at_end])[:, kind, stage] * costs.share_of_tokens(timeline.microbatch)
-    changes = both.T.ravel()  # start, end, start, end, ...
-    changing = np.flatnonzero(changes)
-    time = np.stack([timeline.start, timeline.end], axis=1).ravel()[changing]
-    ranks = np.arange(timeline.num_ranks, dtype=np.int32)
-    return timeline.with_memory(
-        *_levels(
-            np.concatenate([ranks, timeline.rank[changing // 2]]),
-            np.concatenate([np.zeros(len(ranks)), time]),
-            np.concatenate([_base_levels(timeline, costs), changes[changing]]),
-        )
-    )
-
-
-def _base_levels(timeline: Timeline, costs: Costs) -> NDArray[np.float64]:
-    """Static bytes of the stages that each rank holds, shape (num_ranks,)."""
-    held = np.zeros((timeline.num_ranks, costs.num_stages), bool)
-    held[timeline.rank, timeline.stage] = True
     static = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
-    return held @ static
+    base = timeline.held @ static[: timeline.num_stages]
+    most = timeline.num_ranks + sum(
+        np.count_nonzero(timeline.kind == kind)
+        for kind in range(Kind.W + 1)
+        for table in (at_start, at_end)
+        if table[kind].any()
+    )
+    rank, time, nbytes = np.empty(most, np.int32), np.empty(most), np.empty(most)
+    columns = (timeline.rank, timeline.stage, timeline.kind, timeline.microbatch)
+    size = _sample(
+        *columns,
+        timeline.start,
+        timeline.end,
+        timeline.on_stream,
+        timeline.by_end,
+        at_start,
+        at_end,
+        costs.slice_tokens,
+        base,
+        rank,
+        time,
+        nbytes,
+    )
+    for column in (rank, time, nbytes):
+        column.resize(size, refcheck=False)  # in place: a copy would double the peak
+    return timeline.with_memory(rank, time, nbytes)
 
 
-def _levels(
-    rank: NDArray[np.int32], time: NDArray[np.float64], change: NDArray[np.float64]
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-    """Running sums of changes within each rank, at each distinct time."""
-    order = np.argsort(time, kind="stable")
-    order = order[np.argsort(rank[order], kind="stable")]
-    rank, time, level = rank[order], time[order], np.cumsum(change[order])
-    last = np.ones(len(rank), bool)  # of a rank's changes at one time
-    last[:-1] = (rank[1:] != rank[:-1]) | (time[1:] != time[:-1])
-    rank, time, level = rank[last], time[last], level[last]
-    first = np.flatnonzero(rank[1:] != rank[:-1]) + 1  # where a rank's samples begin, but rank 0's
-    carried = np.concatenate([np.zeros(1), level[first - 1]])  # sums of the ranks before
-    return rank, time, level - carried[rank]
+@kernel
+def _sample(
+    rank: NDArray[np.int32],
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    microbatch: NDArray[np.int32],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    on_stream: NDArray[np.int32],
+    by_end: NDArray[np.int32],
+    at_start: NDArray[np.float64],
+    at_end: NDArray[np.float64],
+    share: NDArray[np.float64],
+    base: NDArray[np.float64],
+    sample_rank: NDArray[np.int32],
+    sample_time: NDArray[np.float64],
+    sample_bytes: NDArray[np.float64],
+) -> int:
+    """Merge each rank's starts and ends into samples, one for each time; return their number."""
+    size, starting, ending, total = 0, 0, 0, len(on_stream)
+    for here in range(len(base)):
+        level, now = base[here], 0.0
+        sample_rank[size], sample_time[size], sample_bytes[size] = here, now, level
+        size += 1
+        while True:
+            starts = starting < total and rank[on_stream[starting]] == here
+            ends = ending < total and rank[by_end[ending]] == here
+            if starts and not (ends and end[by_end[ending]] < start[on_stream[starting]]):
+                i = on_stream[starting]
+                time, change = start[i], at_start[kind[i], stage[i]]
+                starting += 1
+            elif ends:
+                i = by_end[ending]
+                time, change = end[i], at_end[kind[i], stage[i]]
+                ending += 1
+            else:
+                break
+            if change == 0.0:
+                continue
+            if microbatch[i] >= 0:
+                change *= share[microbatch[i] % len(share)]
+            level += change
+            if time != now:
+                now = time
+                sample_rank[size], sample_time[size] = here, now
+                size += 1
+            sample_bytes[size - 1] = level
+    return size

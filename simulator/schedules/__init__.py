@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeVar
 
 from simulator.costs import Costs, uniform
@@ -66,6 +66,7 @@ def register(
     return add
 
 
+@cache
 def schedules() -> dict[str, Recipe]:
     """Every schedule in this folder, by name."""
     for module in pkgutil.iter_modules(__path__):

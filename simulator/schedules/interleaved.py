@@ -35,30 +35,30 @@ def interleaved(
     1F0,1F1,3F0,3F1,3B0,3B1,1B0,1B1
     """
     group = _checked_group(pp, num_microbatches, microbatch_group_size)
-    all_first = num_microbatches == pp
-    rows = []
-    for rank in range(pp):
-        forwards, backwards = passes(pp, num_microbatches, vpp, group, rank)
-        warmup = 2 * (pp - 1 - rank) + (vpp - 1) * group
-        rows.append(alternate(forwards, backwards, len(forwards) if all_first else warmup))
-    return Schedule.of(rows)
+    forwards, backwards = passes(pp, num_microbatches, vpp, group)
+    warmup = 2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * group
+    if num_microbatches == pp:
+        warmup[:] = num_microbatches * vpp
+    return Schedule.of(alternate(forwards, backwards, warmup))
 
 
 def passes(
-    pp: int, num_microbatches: int, vpp: int, group: int, rank: int
-) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """A rank's forwards and backwards in order, each of shape (num_microbatches vpp, 3).
+    pp: int, num_microbatches: int, vpp: int, group: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Forwards and backwards of each rank in order, each of shape (pp, num_microbatches vpp, 3).
 
     A group of microbatches goes through chunk after chunk, forward from the first chunk and
     backward from the last.
     """
     index, within = np.divmod(np.arange(num_microbatches * vpp), group * vpp)
     size = np.minimum(group, num_microbatches - index * group)
-    chunk, microbatch = within // size, index * group + within % size
-    forwards = np.column_stack([chunk * pp + rank, np.full_like(chunk, Kind.F), microbatch])
-    last_first = (vpp - 1 - chunk) * pp + rank
-    backwards = np.column_stack([last_first, np.full_like(chunk, Kind.B), microbatch])
-    return forwards, backwards
+    chunk = within // size
+    ops = np.zeros((2, pp, num_microbatches * vpp, 3), np.int32)
+    ops[0, ..., 0] = chunk * pp + np.arange(pp)[:, None]
+    ops[1, ..., 0] = (vpp - 1 - chunk) * pp + np.arange(pp)[:, None]
+    ops[1, ..., 1] = Kind.B
+    ops[..., 2] = index * group + within % size
+    return ops[0], ops[1]
 
 
 def check_multiple(schedule: str, pp: int, num_microbatches: int) -> None:

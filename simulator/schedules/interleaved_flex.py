@@ -1,5 +1,7 @@
 """Interleaved 1F1B in PyTorch's form: microbatch counts that are no multiple of pp."""
 
+import numpy as np
+
 from simulator.schedule import Schedule
 from simulator.schedules import register
 from simulator.schedules.interleaved import passes
@@ -33,11 +35,8 @@ def interleaved_flex(pp: int, num_microbatches: int, vpp: int) -> Schedule:
             f"use {below} or {above}"
         )
     group = num_microbatches // max(1, num_microbatches // pp)
-    rows = []
-    for rank in range(pp):
-        forwards, backwards = passes(pp, num_microbatches, vpp, group, rank)
-        rows.append(alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * group))
-    return Schedule.of(rows)
+    warmup = 2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * group
+    return Schedule.of(alternate(*passes(pp, num_microbatches, vpp, group), warmup))
 
 
 def _fits(pp: int, num_microbatches: int) -> bool:

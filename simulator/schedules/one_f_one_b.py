@@ -21,29 +21,35 @@ def one_f_one_b(pp: int, num_microbatches: int) -> Schedule:
     0F0,0F1,0B0,0F2,0B1,0B2
     1F0,1B0,1F1,1B1,1F2,1B2
     """
-    microbatch = np.arange(num_microbatches)
-    rows = []
-    for rank in range(pp):
-        stage = np.full(num_microbatches, rank)
-        forwards = np.column_stack([stage, np.full_like(stage, Kind.F), microbatch])
-        backwards = np.column_stack([stage, np.full_like(stage, Kind.B), microbatch])
-        rows.append(alternate(forwards, backwards, pp - 1 - rank))
-    return Schedule.of(rows)
+    return Schedule.of(alternate(*passes(pp, num_microbatches), pp - 1 - np.arange(pp)))
+
+
+def passes(pp: int, num_microbatches: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Forwards and backwards of each rank in order, shape (pp, num_microbatches, 3) each."""
+    ops = np.zeros((2, pp, num_microbatches, 3), np.int32)
+    ops[..., 0] = np.arange(pp)[:, None]
+    ops[1, ..., 1] = Kind.B
+    ops[..., 2] = np.arange(num_microbatches)
+    return ops[0], ops[1]
 
 
 def alternate(
-    forwards: NDArray[np.integer], backwards: NDArray[np.integer], num_warmup: int
-) -> NDArray[np.integer]:
-    """A row: warm-up forwards, then a forward and a backward in turn, then the other backwards.
+    forwards: NDArray[np.integer], backwards: NDArray[np.integer], num_warmup: NDArray[np.integer]
+) -> NDArray[np.int32]:
+    """Rows: warm-up forwards, then a forward and a backward in turn, then the other backwards.
 
-    Both arguments are ops in order, shape (n, 3); at most all n forwards are warm-up.
+    Args:
+        forwards: stage, kind and microbatch of each rank's in order, shape (num_ranks, n, 3).
+        backwards: the same.
+        num_warmup: of each rank, shape (num_ranks,); at most all n forwards are warm-up.
+
+    Returns:
+        Ops of shape (num_ranks, 2 n, 3).
     """
-    n = len(forwards)
-    num_warmup = min(num_warmup, n)
-    steady = n - num_warmup
-    row = np.empty((2 * n, 3), np.int32)
-    row[:num_warmup] = forwards[:num_warmup]
-    row[num_warmup : num_warmup + 2 * steady : 2] = forwards[num_warmup:]
-    row[num_warmup + 1 : num_warmup + 2 * steady : 2] = backwards[:steady]
-    row[num_warmup + 2 * steady :] = backwards[steady:]
-    return row
+    num_ranks, n, _ = forwards.shape
+    at, warmup = np.arange(n), np.minimum(num_warmup, n)[:, None]
+    rank = np.arange(num_ranks)[:, None]
+    rows = np.empty((num_ranks, 2 * n, 3), np.int32)
+    rows[rank, np.where(at < warmup, at, 2 * at - warmup)] = forwards
+    rows[rank, np.where(at < n - warmup, warmup + 2 * at + 1, at + n)] = backwards
+    return rows

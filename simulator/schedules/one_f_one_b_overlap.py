@@ -35,8 +35,9 @@ def one_f_one_b_overlap(pp: int, num_microbatches: int, vpp: int) -> Schedule:
         check_multiple("1f1b-overlap", pp, num_microbatches)
     total = num_microbatches * vpp
     rows = []
-    for rank in range(pp):
-        forwards, backwards = passes(pp, num_microbatches, vpp, pp, rank)
+    for rank, (forwards, backwards) in enumerate(
+        zip(*passes(pp, num_microbatches, vpp, pp), strict=True)
+    ):
         warmup = min(2 * (pp - 1 - rank) + (vpp - 1) * pp + 1, total)
         pairs = total - warmup
         row = np.zeros((2 * total, 4), np.int32)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from simulator.schedule import NO_MICROBATCH, Kind, Schedule
 from simulator.schedules import register
-from simulator.schedules.one_f_one_b import alternate
+from simulator.schedules.one_f_one_b import alternate, passes
 from simulator.staleness import Weights
 
 
@@ -45,13 +45,8 @@ def without_flush(warmup: NDArray[np.integer], num_microbatches: int, batch: int
     pp = len(warmup)
     steady = 3 * max(num_microbatches, pp)  # unequal stages take some time to find their pace
     total = -(-(int(warmup.max()) + steady) // num_microbatches) * num_microbatches
-    microbatch = np.arange(total)
     rows = []
-    for rank in range(pp):
-        stage = np.full(total, rank)
-        forwards = np.column_stack([stage, np.full_like(stage, Kind.F), microbatch])
-        backwards = np.column_stack([stage, np.full_like(stage, Kind.B), microbatch])
-        row = alternate(forwards, backwards, int(warmup[rank]))
+    for rank, row in enumerate(alternate(*passes(pp, total), warmup)):
         applied = np.flatnonzero((row[:, 1] == Kind.B) & (row[:, 2] % batch == batch - 1))
         rows.append(np.insert(row, applied + 1, [rank, Kind.OPTIMIZER, NO_MICROBATCH], axis=0))
     return Schedule.of(rows)

@@ -1,0 +1,227 @@
+"""Every quantity that can be faster: its seconds of the critical path, and the system with it.
+
+The families are those of `sensitivity`; within each, every second of the path is counted once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.attribution import Path, Pieces, pieces
+from simulator.job import GPU, Job, Link
+from simulator.schedule import Kind
+from simulator.system import System, on_hardware, remade
+
+__all__ = ["CONSTANTS", "Change", "changes"]
+
+CONSTANTS = "constants of the communication library"
+COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
+COLLECTIVE = (Kind.REDUCE_GRAD, Kind.UNSHARD)
+DIFFERENCE = 1e-5  # relative, of the derivatives [1]
+
+Faster = Callable[[Job, float], Job]
+
+
+class Change(NamedTuple):
+    """One quantity: what it takes of the critical path, and the system in which it is faster."""
+
+    family: str
+    name: str
+    seconds: float  # on the critical path [s]
+    system: System | None  # None where nothing can be changed
+
+
+def changes(system: System, path: Path, factor: float) -> Iterator[Change]:
+    """Every quantity of every family, `factor` times as fast."""
+    free = pieces(path, system.costs, system.fabric, system.stragglers)
+    taken = free.stretched(path, free)
+    if system.job is not None:
+        yield from _hardware(system, system.job, path, free, factor)
+    yield from _ranks(system, path, taken, factor)
+    yield from _ops(system, path, taken, factor)
+    yield from _parts(system, path, taken, factor)
+
+
+def quantities(job: Job) -> dict[str, Faster]:
+    """What the hardware is made of, by the name of its value, and the job in which it is faster."""
+    found: dict[str, Faster] = {
+        "cluster.gpu.peak_flops": lambda job, by: _with_gpu(
+            job, peak_flops={k: v * by for k, v in job.cluster.gpu.peak_flops.items()}
+        ),
+        "cluster.gpu.memory_bandwidth": lambda job, by: _with_gpu(
+            job, memory_bandwidth=job.cluster.gpu.memory_bandwidth * by
+        ),
+        "cluster.gpu.launch_overhead": lambda job, by: _with_gpu(
+            job, launch_overhead=job.cluster.gpu.launch_overhead / by
+        ),
+        "cluster.gpu.host_overhead": lambda job, by: _with_gpu(
+            job, host_overhead=job.cluster.gpu.host_overhead / by
+        ),
+        "cluster.intra_node.bandwidth": lambda job, by: _with_link(
+            job, "intra_node", bandwidth=job.cluster.intra_node.bandwidth * by
+        ),
+        "cluster.intra_node.latency": lambda job, by: _with_link(
+            job, "intra_node", latency=job.cluster.intra_node.latency / by
+        ),
+        "cluster.inter_node.bandwidth": lambda job, by: _with_link(
+            job, "inter_node", bandwidth=job.cluster.inter_node.bandwidth * by
+        ),
+        "cluster.inter_node.latency": lambda job, by: _with_link(
+            job, "inter_node", latency=job.cluster.inter_node.latency / by
+        ),
+    }
+    if job.cluster.oversubscription > 1:  # an uplink's rate is a NIC's over this
+        whole = found["cluster.inter_node.bandwidth"]
+        found["cluster.inter_node.bandwidth"] = lambda job, by: _with_uplink(whole(job, by), by)
+        found["cluster.oversubscription"] = lambda job, by: _with_uplink(job, 1 / by)
+    return found
+
+
+def _with_gpu(job: Job, **values: object) -> Job:
+    gpu: GPU = job.cluster.gpu.model_copy(update=values)
+    return job.model_copy(update={"cluster": job.cluster.model_copy(update={"gpu": gpu})})
+
+
+def _with_link(job: Job, name: str, **values: float) -> Job:
+    link: Link = getattr(job.cluster, name).model_copy(update=values)
+    return job.model_copy(update={"cluster": job.cluster.model_copy(update={name: link})})
+
+
+def _with_uplink(job: Job, by: float) -> Job:
+    """Uplinks this much slower than the NICs let them be; at best as fast as those."""
+    value = max(1.0, job.cluster.oversubscription * by)
+    cluster = job.cluster.model_copy(update={"oversubscription": value})
+    return job.model_copy(update={"cluster": cluster})
+
+
+def _hardware(
+    system: System, job: Job, path: Path, free: Pieces, factor: float
+) -> Iterator[Change]:
+    """Rates and latencies of the hardware, and what none of them explains."""
+    rest = path.total - path.waiting
+    for name, faster in quantities(job).items():
+        slower_and_faster = [faster(job, 1 - DIFFERENCE), faster(job, 1 + DIFFERENCE)]
+        seconds = _derivative(system, slower_and_faster, path, free)
+        rest -= seconds
+        yield Change("hardware", name, seconds, remade(system, faster(job, factor)))
+    yield Change("hardware", CONSTANTS, rest, None)
+
+
+def _derivative(system: System, jobs: list[Job], path: Path, free: Pieces) -> float:
+    """How fast the path shrinks as a quantity becomes faster, by the relative change. [s]"""
+    ends = []
+    for job in jobs:
+        other = on_hardware(system, job)
+        changed = pieces(path, other.costs, other.fabric, system.stragglers)
+        ends.append(float(path.weight @ changed.stretched(path, free).total))
+    return (ends[0] - ends[1]) / (2 * DIFFERENCE)
+
+
+def _ranks(system: System, path: Path, parts: Pieces, factor: float) -> Iterator[Change]:
+    """Each rank's compute, and all communication."""
+    compute = path.weight * (parts.work + parts.recompute)
+    for rank in range(system.lowered.num_ranks):
+        slow = dict(system.stragglers) | {rank: system.stragglers.get(rank, 1.0) / factor}
+        seconds = float(compute[path.rank == rank].sum())
+        yield Change("rank", f"rank {rank}", seconds, replace(system, stragglers=slow))
+    seconds = float(path.weight @ (parts.tensor + parts.latency + parts.wire))
+    faster_links = _faster_data(_faster_messages(_faster_tensor(system, factor), factor), factor)
+    yield Change("rank", "all communication", seconds, faster_links)
+
+
+def _ops(system: System, path: Path, parts: Pieces, factor: float) -> Iterator[Change]:
+    """Each kind of op, its tensor-parallel communication included, and what runs between ops."""
+    first = path.weight * (parts.total - parts.second)
+    for kind in Kind:
+        if kind.is_compute and (system.lowered.kind == kind).any():
+            seconds = float(first[path.kind == kind].sum())
+            seconds += float((path.weight * parts.second)[path.second_kind == kind].sum())
+            costs = system.costs
+            time, tensor = costs.seconds.copy(), costs.tensor_seconds.copy()
+            time[kind] /= factor
+            tensor[kind] /= factor
+            changed = replace(costs, seconds=time, tensor_seconds=tensor)
+            name = "optimizer step" if kind == Kind.OPTIMIZER else kind.name
+            yield Change("op", name, seconds, replace(system, costs=changed))
+    between = float(first[path.kind > Kind.OPTIMIZER].sum())
+    if (system.lowered.kind > Kind.OPTIMIZER).any():
+        links = _faster_data(_faster_messages(system, factor), factor)
+        yield Change("op", "messages and reductions", between, links)
+
+
+def _parts(system: System, path: Path, parts: Pieces, factor: float) -> Iterator[Change]:
+    """Each part of the costs, as in a report's split."""
+    costs, saved = system.costs, 1 - 1 / factor
+    step = path.kind == Kind.OPTIMIZER
+    work = path.weight * parts.work
+    tensor, again = costs.tensor_seconds, np.zeros_like(costs.seconds)
+    again[Kind.B] = again[Kind.I] = costs.recompute_seconds
+    lone = costs.seconds - tensor - again
+    yield Change("part", "compute", float(work[~step].sum()), _less(system, saved * lone, COMPUTE))
+    if again.any():
+        seconds = float(path.weight @ parts.recompute)
+        yield Change("part", "recompute", seconds, _less(system, saved * again, COMPUTE))
+    if tensor.any():
+        seconds = float(path.weight @ parts.tensor)
+        yield Change("part", "tp comm.", seconds, _faster_tensor(system, factor))
+    if (system.lowered.kind == Kind.OPTIMIZER).any():
+        seconds = float(work[step].sum())
+        yield Change("part", "optimizer", seconds, _less(system, saved * lone, (Kind.OPTIMIZER,)))
+    between = path.weight * (parts.latency + parts.wire)
+    data = np.isin(path.kind, COLLECTIVE)
+    if system.fabric.sends:
+        seconds = float(between[~data].sum())
+        yield Change("part", "pp comm.", seconds, _faster_messages(system, factor))
+    if np.isin(system.lowered.kind, COLLECTIVE).any():
+        seconds = float(between[data].sum())
+        yield Change("part", "dp comm.", seconds, _faster_data(system, factor))
+
+
+def _less(system: System, seconds: NDArray[np.float64], kinds: tuple[Kind, ...]) -> System:
+    """The system with these kinds this much shorter; `seconds` has shape (num_kinds, num_stages).
+
+    A full backward is shorter by what its kind says; its halves by theirs.
+    """
+    time = system.costs.seconds.copy()
+    time[list(kinds)] -= seconds[list(kinds)]
+    return replace(system, costs=replace(system.costs, seconds=time))
+
+
+def _faster_tensor(system: System, factor: float) -> System:
+    costs = system.costs
+    rest = costs.seconds - costs.tensor_seconds * (1 - 1 / factor)
+    tensor = costs.tensor_seconds / factor
+    return replace(system, costs=replace(costs, seconds=rest, tensor_seconds=tensor))
+
+
+def _faster_messages(system: System, factor: float) -> System:
+    costs = replace(
+        system.costs,
+        boundary_bytes=system.costs.boundary_bytes / factor,
+        boundary_gather=system.costs.boundary_gather / factor,
+    )
+    sends = {
+        pair: replace(route, latency=route.latency / factor)
+        for pair, route in system.fabric.sends.items()
+    }
+    return replace(system, costs=costs, fabric=replace(system.fabric, sends=sends))
+
+
+def _faster_data(system: System, factor: float) -> System:
+    costs = replace(
+        system.costs,
+        reduce_bytes=system.costs.reduce_bytes / factor,
+        unshard_bytes=system.costs.unshard_bytes / factor,
+    )
+    rings = [
+        {
+            stage: ring._replace(route=replace(ring.route, latency=ring.route.latency / factor))
+            for stage, ring in table.items()
+        }
+        for table in (system.fabric.reduces, system.fabric.gathers)
+    ]
+    fabric = replace(system.fabric, reduces=rings[0], gathers=rings[1])
+    return replace(system, costs=costs, fabric=fabric)
