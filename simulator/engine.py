@@ -7,7 +7,7 @@ knows a schedule by name: a schedule that would hang on real GPUs hangs here, an
 """
 
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from itertools import pairwise
 
@@ -101,6 +101,7 @@ class _Run:
         self.needs: list[int] = matches.needs.tolist()
         self.peer: list[int] = matches.peer.tolist()
         self._prepare(transfers(lowered, matches))
+        self.arrive = self._arrival()
         collective = (lowered.kind == Kind.REDUCE_GRAD) | (lowered.kind == Kind.UNSHARD)
         self.holders = Counter(  # of collectives, by kind and stage
             zip(lowered.kind[collective].tolist(), lowered.stage[collective].tolist(), strict=True)
@@ -147,14 +148,14 @@ class _Run:
     def _rank(self, rank: int, first: int, stop: int) -> Generator[simpy.Event, None, None]:
         """One GPU's compute stream: communication is launched, compute is awaited."""
         env, at, start, end, waiting = self.env, self.at, self.start, self.end, self.waiting
-        needs, arrived, actions, seconds = self.needs, self.arrived, self.action, self.seconds
-        peers, posted, paths, under_way = self.peer, self.posted, self.path, self.under_way
-        instant = self.instant
+        arrived, peers, posted, paths = self.arrived, self.peer, self.posted, self.path
+        instant, arrive, under_way, stands = self.instant, self.arrive, self.under_way, self.stands
         timeout, event_of, now = simpy.Timeout, simpy.Event, 0.0
-        for op in range(first, stop):
-            action = actions[op]
+        row = slice(first, stop)
+        for op, action, need, took in zip(
+            range(first, stop), self.action[row], self.needs[row], self.seconds[row], strict=True
+        ):
             if action <= SECOND:
-                need = needs[op]
                 if need != NONE and not arrived[need]:
                     at[rank] = op
                     waiting[need] = event = event_of(env)
@@ -163,7 +164,6 @@ class _Run:
                 if action == FIRST:
                     continue  # it starts together with the next
                 start[op] = now
-                took = seconds[op]
                 if took > 0:
                     now += took
                     yield timeout(env, took)
@@ -173,12 +173,13 @@ class _Run:
             elif action == TRANSFER:
                 peer = peers[op]
                 posted[op] = 1
-                under_way[rank] += 1
+                if stands:
+                    under_way[rank] += 1
                 if posted[peer]:
                     start[op] = start[peer] = now
                     send = op if paths[op] is not None else peer
                     if instant[send]:
-                        self._arrive(send)
+                        arrive(send)
                     else:
                         self._transfer(send)
             elif action == COLLECTIVE:
@@ -194,7 +195,7 @@ class _Run:
         """Move one boundary tensor; both ends are posted."""
         path = self.path[send]
         assert path is not None
-        self.network.send(path, self.nbytes[send], partial(self._arrive, send), self.gather[send])
+        self.network.send(path, self.nbytes[send], partial(self.arrive, send), self.gather[send])
 
     def _collective(self, op: int) -> None:
         """Start a data-parallel collective of one stage, once every rank that holds it is there."""
@@ -227,19 +228,26 @@ class _Run:
         if op in self.waiting:
             self.waiting.pop(op).succeed()
 
-    def _arrive(self, send: int) -> None:
-        """Complete both ends of a transfer."""
-        receive = self.peer[send]
-        self.arrived[receive] = 1
-        self.end[send] = self.end[receive] = self.env.now
-        if receive in self.waiting:
-            self.waiting.pop(receive).succeed()
-        if self.stands:
-            for end in (send, receive):
-                rank = self.ranks[end]
+    def _arrival(self) -> Callable[[int], None]:
+        """What completes both ends of a transfer. A closure, because it is called the most."""
+        peer, arrived, end, waiting, env = self.peer, self.arrived, self.end, self.waiting, self.env
+
+        def arrive(send: int) -> None:
+            receive = peer[send]
+            arrived[receive] = 1
+            end[send] = end[receive] = env.now
+            if receive in waiting:
+                waiting.pop(receive).succeed()
+
+        def arrive_and_free(send: int) -> None:
+            arrive(send)
+            for one in (send, peer[send]):
+                rank = self.ranks[one]
                 self.under_way[rank] -= 1
                 if not self.under_way[rank] and rank in self.standing:
                     self.standing.pop(rank).succeed()
+
+        return arrive_and_free if self.stands else arrive
 
     def _stuck(self) -> str:
         """Each stuck rank, its op and what that waits for."""

@@ -1,0 +1,159 @@
+"""How long an answer takes: whole calls on one core, growth and memory, and the engine's pace.
+
+`python benchmarks/timeline.py` prints medians of warm calls. A whole call builds the rows, lowers
+them, computes the timeline with its memory samples, and writes the report. `--growth` adds ten
+million ops.
+"""
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import simpy
+
+from simulator import engine
+from simulator.costs import uniform
+from simulator.fabric import ideal
+from simulator.job import Job, Plan
+from simulator.kernel import compile_all
+from simulator.load import load_job
+from simulator.lower import lower, post_receives_early
+from simulator.matching import match
+from simulator.routes import talking
+from simulator.schedules import build
+from simulator.simulate import simulate, simulate_uniform
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+REPEATS = 9
+# schedule, pp, microbatches, vpp, target [s], the fastest other tool's schedule alone [s]
+CASES = (
+    ("1f1b", 8, 64, 1, 1e-3, None),
+    ("1f1b", 64, 512, 1, 15e-3, 0.44),
+    ("interleaved", 64, 512, 2, None, 1.7),
+    ("interleaved", 64, 512, 4, 60e-3, 9.3),
+    ("zb-h1", 64, 512, 1, 30e-3, None),
+)
+GROWTH = (128, 1_280, 12_800, 78_125)  # microbatches on 64 ranks: 16,384 to 10 million ops
+
+
+def median(call, repeats=REPEATS):
+    """Median time of a call, after one that is not counted. [s]"""
+    call()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def whole_calls():
+    print(
+        f"{'whole call':<34}{'ops':>9}{'median':>11}{'target':>10}{'another tool':>14}{'ratio':>8}"
+    )
+    for name, pp, m, vpp, target, other in CASES:
+        plan = Plan(schedule=name, pp=pp, num_microbatches=m, vpp=vpp)
+        took = median(lambda plan=plan: simulate_uniform(plan, 1.0, 2.0))
+        ops = build(plan).num_ops
+        goal = f"{1e3 * target:.0f} ms" if target else ""
+        peer = f"{other} s" if other else ""
+        ratio = f"{other / took:.0f}x" if other else ""
+        label = f"{name} p={pp} m={m}" + (f" v={vpp}" if vpp > 1 else "")
+        print(f"{label:<34}{ops:>9,}{1e3 * took:>8.2f} ms{goal:>10}{peer:>14}{ratio:>8}")
+
+
+def big_job():
+    """530B parameters, p = 35, v = 3, 360 microbatches in groups of 36."""
+    table = load_job(EXAMPLES / "korthikanti_530b_selective_sp.toml").model_dump()
+    table["plan"] |= {"num_microbatches": 360, "microbatch_group_size": 36}
+    return Job.model_validate(table)
+
+
+def executors():
+    job = big_job()
+    print(f"\n{'530B, p=35 v=3 m=360, whole call':<34}{'median':>11}{'step time':>14}")
+    for executor, repeats in (("longest_path", REPEATS), ("events", REPEATS), ("engine", 3)):
+        took = median(lambda e=executor: simulate(job, e), repeats)
+        report = simulate(job, executor).report
+        print(f"{report.executor:<34}{1e3 * took:>8.1f} ms{report.step_time:>12.4f} s")
+
+
+def bare(num_events, num_processes):
+    """Time of a SimPy loop that does nothing but wait. [s]"""
+    env = simpy.Environment()
+
+    def process():
+        for _ in range(num_events // num_processes):
+            yield env.timeout(1.0)
+
+    for _ in range(num_processes):
+        env.process(process())
+    begin = time.perf_counter()
+    env.run()
+    return time.perf_counter() - begin
+
+
+def engine_loop(lowered, costs, fabric):
+    """Time of the engine's event loop, and its events. [s]"""
+    run = engine._Run(lowered, costs, fabric, {})
+    loop, times = run.env.run, []
+
+    def timed():
+        begin = time.perf_counter()
+        loop()
+        times.append(time.perf_counter() - begin)
+
+    run.env.run = timed
+    run.timeline()
+    return times[0], next(run.env._eid)
+
+
+def engine_pace():
+    print(f"\n{'SimPy engine':<20}{'events':>10}{'events/s':>12}{'bare loop':>12}{'ratio':>8}")
+    for pp, m in ((8, 64), (16, 256), (64, 512)):
+        lowered = post_receives_early(lower(build(Plan(pp=pp, num_microbatches=m))))
+        fabric = ideal(talking(lowered, match(lowered)))
+        ours, idle = [], []
+        for _ in range(REPEATS):  # in turn, so that both meet the same noise
+            took, events = engine_loop(lowered, uniform(pp, 1.0, 2.0), fabric)
+            ours.append(took)
+            idle.append(bare(events, pp))
+        rate, loop = events / statistics.median(ours), events / statistics.median(idle)
+        label = f"1f1b p={pp} m={m}"
+        print(f"{label:<20}{events:>10,}{rate:>12,.0f}{loop:>12,.0f}{rate / loop:>8.2f}")
+
+
+def one_size(microbatches):
+    """Print time and memory of one call of a process of its own."""
+    compile_all()
+    simulate_uniform(Plan(pp=64, num_microbatches=64), 1.0, 2.0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.perf_counter()
+    run = simulate_uniform(Plan(pp=64, num_microbatches=microbatches), 1.0, 2.0)
+    took = time.perf_counter() - begin
+    peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    ops, steps = run.schedule.num_ops, run.timeline.num_spans
+    print(f"{ops:>12,}{steps:>14,}{took:>9.3f} s{1e9 * took / ops:>9.0f} ns", end="")
+    print(f"{peak / steps:>12.0f} B{peak / ops:>12.0f} B")
+
+
+def growth():
+    print(f"\n{'1f1b p=64: ops':>12}{'with messages':>14}{'one call':>11}{'an op':>12}", end="")
+    print(f"{'peak an op':>14}{'F and B only':>14}", flush=True)
+    for microbatches in GROWTH:
+        subprocess.run([sys.executable, __file__, str(microbatches)], check=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1] != "--growth":
+        one_size(int(sys.argv[1]))
+    else:
+        compile_all()
+        whole_calls()
+        executors()
+        engine_pace()
+        if sys.argv[1:]:
+            growth()
