@@ -88,8 +88,13 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}%"
 
 
+def _is_textbook(report: Report) -> bool:
+    """Whether its times have no unit worth printing: neither a job's nor measured."""
+    return report.num_gpus is None and report.executor != "trace"
+
+
 def _bubble(value: float, of: str, report: Report) -> str:
-    exact = fraction(value) if report.num_gpus is None else ""
+    exact = fraction(value) if _is_textbook(report) else ""
     return f"{percent(value)}{f' = {exact}' if exact else ''} of {of}"
 
 
@@ -135,9 +140,7 @@ def _versions(report: Report) -> str:
 
 
 FIGURES = (
-    Figure(
-        "step time", lambda r: f"{r.step_time:g}" if r.num_gpus is None else seconds(r.step_time)
-    ),
+    Figure("step time", lambda r: f"{r.step_time:g}" if _is_textbook(r) else seconds(r.step_time)),
     Figure("throughput", _throughput),
     Figure("utilisation", _utilisation),
     Figure("speed", _speed),

@@ -4,6 +4,8 @@ A format is one file in this folder that names its `SUFFIXES` and has
 `encode(timeline, labels, suffix) -> bytes`, `decode(data) -> Timeline`, or both. Nothing else
 needs an edit: `read`, `write` and the list of suffixes pick it up. A format's file stays quick to
 import; what is heavy, such as drawing, it imports when it is called.
+
+What other tools recorded of a run, in JSON, `.gz` or SQLite, `measured` turns into a timeline.
 """
 
 import pkgutil
@@ -18,7 +20,17 @@ from simulator.timeline import Timeline
 from traces.labels import Labels
 from traces.replacing import replace_bytes
 
-__all__ = ["Labels", "read", "read_about", "readable_suffixes", "writable_suffixes", "write"]
+__all__ = [
+    "Labels",
+    "is_measured",
+    "read",
+    "read_about",
+    "readable_suffixes",
+    "writable_suffixes",
+    "write",
+]
+
+MEASURED = (".gz", ".sqlite", ".sqlite3", ".db", ".nsys")  # never ours
 
 
 def write(
@@ -50,14 +62,52 @@ def write(
     )
 
 
-def read(path: str | Path) -> Timeline:
-    """Load the timeline that `write` saved, equal bit for bit.
+def read(*paths: str | Path, mapping: str | Path | None = None) -> Timeline:
+    """Load the timeline that `write` saved, equal bit for bit, or one that was recorded elsewhere.
+
+    Traces of PyTorch's profiler (`.json`, `.json.gz`), other trace-event JSON and SQLite exports
+    of Nsight Systems give their median complete step; a pipeline's are given together, one a
+    rank. `traces.measured.imported.bring_in` tells more of them.
+
+    Args:
+        paths: one file, or one for each pipeline rank.
+        mapping: a TOML file that says what the names of ranges mean (docs/traces.md).
 
     Raises:
-        ValueError: the suffix is unknown, the file cannot be read, or it holds no timeline.
+        ValueError: the suffix is unknown, a file cannot be read, or it holds no timeline.
 
     """
-    path = Path(path)
+    files = [Path(path) for path in paths]
+    if not files:
+        raise ValueError("read needs the path of a file")
+    if len(files) == 1 and mapping is None and not is_measured(files[0]):
+        return _read_ours(files[0])
+    from traces.measured.imported import bring_in
+    from traces.measured.mapping import BUILT_IN, read_mapping
+
+    names = BUILT_IN if mapping is None else read_mapping(Path(mapping))
+    return bring_in(files, mapping=names).timeline
+
+
+def is_measured(path: Path) -> bool:
+    """Whether a file was recorded elsewhere: by its suffix, or as JSON that is not ours.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix != ".json":
+        return suffix in MEASURED
+    from traces import chrome
+
+    try:
+        with path.open("rb") as file:
+            return chrome.is_foreign(file)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read_ours(path: Path) -> Timeline:
     decode = _format_of("decode", path.suffix.lower(), path).decode
     try:
         data = path.read_bytes()

@@ -10,7 +10,7 @@ Source: N. Duca and D. Sinclair, "Trace Event Format", Google, 2016.
 import heapq
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ from simulator.timeline import Timeline
 from traces.columns import timeline_of
 from traces.labels import WORDS, Labels
 
-__all__ = ["SUFFIXES", "about", "decode", "encode"]
+__all__ = ["SUFFIXES", "about", "decode", "encode", "is_foreign"]
 
 SUFFIXES = (".json",)
 _FORMAT = "bubblescope timeline 1"
 _THREADS = ("compute", "send", "receive", "collective")
+_LONGEST_HEAD = 1 << 28  # of our own words [bytes]
 _LANES = 1000  # thread ids of one stream: 0.., 1000.., 2000.., 3000..
 
 
@@ -208,6 +209,22 @@ def decode(data: bytes) -> Timeline:
         except (TypeError, ValueError) as error:
             raise ValueError(f"event {number} of traceEvents is malformed: {error}") from None
     return timeline_of(spans, samples)
+
+
+def is_foreign(file: IO[bytes]) -> bool:
+    """Whether a file is trace-event JSON with events, and not of `encode`.
+
+    What is no JSON at all, or holds no event, is left to `decode`, which says so.
+    """
+    head = b""
+    while b'"traceEvents"' not in head and (part := file.read(1 << 20)):
+        head += part  # our words stand before the events
+        if len(head) > _LONGEST_HEAD:
+            break
+    if f'"format": "{_FORMAT}"'.encode() in head.partition(b'"traceEvents"')[0]:
+        return False
+    start = head.lstrip()[:1]
+    return b'"ph"' in head + file.read(1 << 20) and start in (b"{", b"[")
 
 
 def about(data: bytes) -> dict[str, Any]:

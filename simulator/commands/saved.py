@@ -10,7 +10,7 @@ from simulator.report import Report
 from simulator.simulate import Run, simulate
 from simulator.table import report_table
 from simulator.timeline import Timeline
-from traces import read, read_about, writable_suffixes, write
+from traces import is_measured, read, read_about, writable_suffixes, write
 from traces.replacing import replace_bytes
 
 __all__ = ["CRITICAL", "OUTPUT", "Saved", "load_run", "saved_of", "writable", "write_run"]
@@ -33,7 +33,7 @@ class Saved:
     @property
     def unit(self) -> str:
         """Uniform costs have no unit of time worth printing."""
-        return "s" if self.job else "t"
+        return "s" if self.job or self.report.executor == "trace" else "t"
 
     @property
     def subtitle(self) -> str:
@@ -55,6 +55,10 @@ def saved_of(run: Run) -> Saved:
 
 def load_run(path: Path) -> Saved:
     """A saved run, or a job's file, simulated."""
+    if is_measured(path):
+        raise ValueError(
+            f"{path} was recorded elsewhere; use: bubblescope trace {path} --against JOB"
+        )
     if path.suffix.lower() == ".json":
         about = read_about(path)
         if "report" not in about:
