@@ -1,0 +1,258 @@
+"""What a search found, as text and JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.commands.sweeps import WORDS, knobs_of
+from simulator.search.front import Front
+from simulator.search.judge import Judged
+from simulator.search.rerun import Rerun
+from simulator.search.run import Outcome
+from simulator.search.space import KNOBS, Space
+from simulator.search.store import COLUMNS
+from simulator.table import columns, percent, seconds
+
+__all__ = ["Found", "as_json", "as_text", "nothing_fits", "speed"]
+
+LARGE = "does not fit"  # how the reasons begin that mean memory
+MOST_RULES = 4  # that a refusal names [1]
+MOST_REASONS = 8  # that are printed [1]
+MOST_FRONT = 20  # points of the front that are printed [1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A search's results, and how it went."""
+
+    space: Space
+    margin: float | None  # within this share of the best nothing was pruned; None: nowhere
+    by: str
+    price: float | None  # of one GPU for an hour
+    num_judged: int
+    num_simulated: int
+    dropped: Mapping[str, int]
+    best: Judged
+    front: Front
+    outcome: Outcome | None  # None where it was interrupted
+    again: Rerun | None
+    line: str | None  # the command that simulates the winner
+
+
+def as_text(found: Found) -> str:
+    """The tables."""
+    space = found.space
+    job = space.job
+    title = (
+        f"{job.model.name} on {job.cluster.name}: {space.num_gpus:,} GPUs, "
+        f"{space.global_batch_size:,} sequences of {job.model.seq_len:,} tokens a step"
+    )
+    lines = [title, "", *_counts(found), ""]
+    if len(found.best.index):
+        first = {"tokens": "fastest", "headroom": "roomiest", "cost": "cheapest"}[found.by]
+        lines += [f"the {first} plans, without contention on the network"]
+        lines += [*_plans(found, found.best), *_fixed(space), ""]
+        lines += [*_front(found), ""]
+    if found.again is not None:
+        lines += _contended(found)
+    if found.outcome is not None and found.outcome.set_aside:
+        points = ", ".join(map(str, found.outcome.set_aside))
+        lines += ["", f"not judged, for they kill the process that judges them: points {points}"]
+    return "\n".join(lines).rstrip()
+
+
+def as_json(found: Found) -> dict[str, Any]:
+    """The same as JSON types, in SI units."""
+    again = found.again
+    return {
+        "num_points": found.space.num_points,
+        "num_judged": found.num_judged,
+        "num_simulated": found.num_simulated,
+        "dropped": dict(found.dropped),
+        "seconds": None if found.outcome is None else found.outcome.seconds,
+        "interrupted": found.outcome is None,
+        "not_judged": [] if found.outcome is None else list(found.outcome.set_aside),
+        "by": found.by,
+        "best": _records(found.space, found.best, COLUMNS),
+        "front": _records(found.space, found.front, COLUMNS[1:4]),
+        "contended": None
+        if again is None
+        else {
+            "is_exact": again.is_exact,
+            "plans": [
+                {"point": p.point, "step_time": p.seconds, "step_time_without": p.free}
+                for p in again.plans
+            ],
+        },
+        "simulate": found.line,
+    }
+
+
+def nothing_fits(space: Space, dropped: Mapping[str, int]) -> str:
+    """Which rules emptied a space, and the way out.
+
+    Memory, where any plan is legal at all; else first what speaks of a knob with a single value,
+    then what dropped most.
+    """
+    total = sum(dropped.values())
+    large = {reason: n for reason, n in dropped.items() if reason.startswith(LARGE)}
+    named = large or dropped
+    single = [f"plan.{knob}:" for knob in KNOBS if len(getattr(space, knob)) == 1]
+    order = sorted(
+        named.items(), key=lambda item: (not item[0].startswith(tuple(single)), -item[1])
+    )
+    rules = "; ".join(f"{reason}: {points:,}" for reason, points in order[:MOST_RULES])
+    if len(order) > MOST_RULES:
+        rules += f"; {len(order) - MOST_RULES} other rules"
+    if not large:
+        return (
+            f"none of {total:,} plans is legal; {rules}; leave out the knob that the first rule "
+            "names, or list more of its values"
+        )
+    room = space.job.cluster.gpu.memory / 1e9
+    return (
+        f"none of {total:,} plans is left: {sum(large.values()):,} are legal, and none of them "
+        f"fits in {room:.0f} GB; {rules}; use more --gpus than {space.num_gpus:,}, larger GPUs, or "
+        "leave out the knobs that hold tp, pp, zero_stage and recompute down"
+    )
+
+
+def _counts(found: Found) -> list[str]:
+    """Points, and what became of them."""
+    rows = [["points", f"{found.space.num_points:,}"]]
+    named = list(found.dropped.items())
+    rows += [[f"  {reason}", f"{points:,}"] for reason, points in named[:MOST_REASONS]]
+    if len(named) > MOST_REASONS:
+        others = named[MOST_REASONS:]
+        left = f"  {len(others)} other rules, listed by --json"
+        rows.append([left, f"{sum(points for _, points in others):,}"])
+    rows.append(["  simulated", f"{found.num_simulated:,}"])
+    if found.num_judged < found.space.num_points:
+        rows.append(["  not judged", f"{found.space.num_points - found.num_judged:,}"])
+    return columns(rows)
+
+
+def speed(outcome: Outcome) -> str:
+    """How fast it went."""
+    if not outcome.num_judged:
+        return "all points were judged before"
+    rate = outcome.num_judged / max(outcome.seconds, 1e-9)
+    died = f"; {outcome.deaths:,} workers died, their chunks were judged again"
+    return (
+        f"{outcome.num_judged:,} points judged in {outcome.seconds:.1f} s, {rate:,.0f} a second"
+        f"{died if outcome.deaths else ''}"
+    )
+
+
+def _varying(space: Space) -> list[str]:
+    """The knobs that have several values, and dp."""
+    known = ["tp", "pp", *(k for k in KNOBS if k not in ("tp", "pp"))]
+    names = [name for name in known if len(getattr(space, name)) > 1]
+    if {"tp", "pp", "cp"} & set(names):
+        names.insert(sum(name in ("tp", "pp") for name in names), "dp")
+    return names
+
+
+def _fixed(space: Space) -> list[str]:
+    """The knobs that have one value, in words."""
+    single = [k for k in KNOBS if len(getattr(space, k)) == 1]
+    words = [f"{WORDS.get(k, k)} {_word(getattr(space, k)[0])}" for k in single]
+    return [f"in all: {', '.join(words)}"] if words else []
+
+
+def _plans(found: Found, judged: Judged) -> list[str]:
+    """A line a plan."""
+    space = found.space
+    names = _varying(space)
+    knobs = knobs_of(space, judged.index)
+    memory = space.job.cluster.gpu.memory
+    cost = "$/M tokens" if found.price else "GPU h/M tokens"
+    header = ["rank", *(WORDS.get(name, name) for name in names)]
+    header += ["step", "tokens/s", "MFU", "bubble", "peak", "free", cost]
+    rows = [header]
+    price = (found.price or 1.0) * 1e6 / 3600
+    for at in range(len(judged.index)):
+        row = [f"{at + 1}", *(_word(knobs[name][at]) for name in names)]
+        row += [seconds(float(judged.step_time[at])), f"{judged.tokens_per_second[at]:,.0f}"]
+        row += [percent(float(judged.mfu[at])), percent(float(judged.bubble_fraction[at]))]
+        room = float(judged.headroom[at])
+        row += [f"{(memory - room) / 1e9:.1f} GB", f"{room / 1e9:.1f} GB"]
+        row.append(f"{judged.gpu_seconds_per_token[at] * price:.4g}")
+        rows.append(row)
+    return columns(rows)
+
+
+def _front(found: Found) -> list[str]:
+    """The plans that no other beats in speed, free memory and cost at once."""
+    space, front = found.space, found.front
+    order = np.lexsort((front.index, -front.headroom, -front.tokens_per_second))
+    count = len(order)
+    lines = [f"Pareto front: {count:,} plan{'s' * (count != 1)} that none beats in all rankings"]
+    if count > MOST_FRONT:
+        order = order[np.linspace(0, count - 1, MOST_FRONT).round().astype(int)]
+        lines[0] += f"; {MOST_FRONT} of them"
+    names = _varying(space)
+    knobs = knobs_of(space, front.index)
+    rows = [["", *(WORDS.get(name, name) for name in names), "tokens/s", "free"]]
+    for at in order.tolist():
+        cells = [_word(knobs[name][at]) for name in names]
+        room = front.headroom[at] / 1e9
+        rows.append(["", *cells, f"{front.tokens_per_second[at]:,.0f}", f"{room:.1f} GB"])
+    return lines + columns(rows)
+
+
+def _contended(found: Found) -> list[str]:
+    """The winner in the event engine."""
+    again = found.again
+    assert again is not None
+    best = again.plans[0]
+    report = best.run.report
+    names = _varying(found.space)
+    knobs = knobs_of(found.space, np.array([best.point]))
+    plan = ", ".join(f"{WORDS.get(n, n)} {_word(knobs[n][0])}" for n in names)
+    rate = "" if report.tokens_per_second is None else f", {report.tokens_per_second:,.0f} tokens/s"
+    mfu = "" if report.mfu is None else f", MFU {percent(report.mfu)}"
+    lines = [
+        f"with contention on the network (event engine): {plan}",
+        f"  step {seconds(best.seconds)}{rate}{mfu}; "
+        f"without contention {seconds(best.free)}, {_more(best.seconds / best.free - 1)}",
+        f"  {_verdict(found, again)}",
+    ]
+    if found.line is not None:
+        lines.append(f"  {found.line}")
+    else:
+        lines.append("  --save-job FILE writes its job, to simulate")
+    return lines
+
+
+def _verdict(found: Found, again: Rerun) -> str:
+    count = len(again.plans)
+    if found.by == "headroom":
+        return "contention takes no memory: it has the most free memory of all"
+    runs = f"{count} plan{'s' * (count != 1)} run again"
+    if again.is_exact:
+        return f"{runs}; all others are slower even without contention, so it is the best of all"
+    if again.is_cut:
+        return f"{runs}, the limit; others may be better under contention: use a larger --rerun"
+    return (
+        f"{runs}; plans that are over {percent(found.margin or 0.0)} slower than the fastest "
+        "without contention may have been left out by the bound: --exhaustive takes them in"
+    )
+
+
+def _more(share: float) -> str:
+    return "the same" if abs(share) < 5e-6 else f"{percent(share)} more"
+
+
+def _records(space: Space, points: Judged | Front, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Points as JSON objects."""
+    knobs = knobs_of(space, points.index)
+    figures = {name: getattr(points, name).tolist() for name in names}
+    table = {"point": points.index.tolist(), **knobs, **figures}
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+def _word(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -1,0 +1,251 @@
+"""`bubblescope search`: every plan of a model on a cluster, judged and ranked."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+
+from simulator.commands.ranking import Found, as_json, as_text, nothing_fits, speed
+from simulator.commands.spaces import add_space_options, simulate_line, space_from
+from simulator.commands.sweeps import csv_bytes, sweep_of
+from simulator.load import dump_job
+from simulator.search.front import Front
+from simulator.search.local import Here, Processes, Task, Team, grown
+from simulator.search.rerun import Rerun, rerun
+from simulator.search.run import Outcome, Progress, search
+from simulator.search.space import job_at
+from simulator.search.store import Store, opened
+from traces.replacing import replace_bytes
+
+__all__ = ["add", "run"]
+
+MARGIN = 0.05  # plans this much slower than the best are simulated whatever the bound says [1]
+FEW = 5_000  # points that are judged before a second process would have started [1]
+LINE_EVERY = 5.0  # between two lines of progress where there is no terminal [s]
+INTERRUPTED = 130  # exit code after Ctrl-C, as a shell's
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument(
+        "job", nargs="?", metavar="JOB", help="a job's TOML file; its plan may be left out"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help=_OUTPUT)
+    parser.add_argument("--by", choices=("tokens", "headroom", "cost"), default="tokens", help=_BY)
+    parser.add_argument("--price-per-gpu-hour", type=float, metavar="X", help="to count cost by")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="plans to print [1]")
+    parser.add_argument("--rerun", type=int, default=16, metavar="N", help=_RERUN)
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; one for each core [1]")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster, tcp://host:8786")
+    parser.add_argument("--exhaustive", action="store_true", help=_EXHAUSTIVE)
+    parser.add_argument("--csv", metavar="FILE", help=_CSV)
+    parser.add_argument("--plot", metavar="FILE", help=_PLOT)
+    parser.add_argument("--save-job", metavar="FILE", help="the best plan's job, to simulate")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_space_options(parser)
+
+
+_OUTPUT = "SQLite file of results; the same command run again goes on where it was stopped"
+_BY = "what ranks first: throughput, free memory, or cost per token"
+_RERUN = "at most so many plans again in the event engine, to find the best under contention [1]"
+_EXHAUSTIVE = "simulate every plan that fits; without, those proven to be beaten are left out"
+_CSV = "every simulated plan with its knobs; implies --exhaustive"
+_PLOT = "throughput against each knob, .svg .png .pdf; implies --exhaustive"
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search, showing progress; Ctrl-C prints the best so far, a second one nothing."""
+    try:
+        _run(arguments)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    space = space_from(arguments)
+    every = arguments.exhaustive or arguments.csv is not None or arguments.plot is not None
+    task = Task(space, None if every else MARGIN)
+    about = {"space": space.model_dump_json(), "margin": json.dumps(task.margin)}
+    output = None if arguments.output is None else Path(arguments.output)
+    with opened(output, about) as store:
+        outcome = _searched(task, store, arguments)
+        if store.num_simulated == 0 and outcome is not None:
+            raise ValueError(nothing_fits(space, store.dropped()))
+        found = _found(task, store, outcome, arguments)
+        if outcome is not None:
+            print(speed(outcome), file=sys.stderr)
+        print(json.dumps(as_json(found), indent=2) if arguments.json else as_text(found))
+        if outcome is not None:
+            _write(found, store, arguments)
+            if found.again is None and arguments.rerun > 0:
+                print("interrupted; the search is done, the event engine was not", file=sys.stderr)
+                raise SystemExit(INTERRUPTED)
+    if outcome is None:
+        again = "run the same command again to go on" if output else "-o FILE would have kept this"
+        print(f"interrupted; {again}", file=sys.stderr)
+        raise SystemExit(INTERRUPTED)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse before any work what could only fail after it."""
+    from traces.sweep import PICTURES
+
+    for name, least in (("top", 1), ("rerun", 0), ("workers", 1)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name} is {value}; it must be at least {least}")
+    price = arguments.price_per_gpu_hour
+    if price is not None and not 0 < price < 1e9:
+        raise ValueError(f"--price-per-gpu-hour is {price:g}; it must be positive")
+    if arguments.scheduler is not None and arguments.workers is not None:
+        raise ValueError("--workers is of this machine; leave it out with --scheduler")
+    if arguments.plot is not None and Path(arguments.plot).suffix.lower() not in PICTURES:
+        raise ValueError(f"{arguments.plot} cannot hold a plot; use one of {' '.join(PICTURES)}")
+    for name in ("csv", "plot", "save_job"):
+        value = getattr(arguments, name)
+        if value is not None and not Path(value).absolute().parent.is_dir():
+            raise ValueError(f"cannot write {value}: there is no such folder")
+
+
+def _searched(task: Task, store: Store, arguments: argparse.Namespace) -> Outcome | None:
+    """The search's outcome; None where Ctrl-C ended it."""
+    try:
+        with closing(_team(task, arguments)) as team, _shown() as show:
+            return search(task, store, team, show)
+    except KeyboardInterrupt:
+        return None
+
+
+def _team(task: Task, arguments: argparse.Namespace) -> Team:
+    """Who judges."""
+    if arguments.scheduler is not None:
+        from simulator.search.cluster import Cluster
+
+        return Cluster(task, arguments.scheduler)
+    workers = arguments.workers
+    if workers is None:
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        workers = cores if task.space.num_points > FEW else 1
+    return Processes(task, workers) if workers > 1 else Here(task)
+
+
+def _found(
+    task: Task, store: Store, outcome: Outcome | None, arguments: argparse.Namespace
+) -> Found:
+    """What is printed: the best plans, the front, and the best in the event engine."""
+    front = Front()
+    if outcome is None:
+        for block in store.blocks():
+            front = grown(front, block)
+    else:
+        front = outcome.front
+    again = None
+    if outcome is not None and arguments.rerun > 0:
+        try:
+            again = _again(task, store, arguments)
+        except KeyboardInterrupt:
+            again = None
+    best = None if again is None else again.plans[0].point
+    return Found(
+        space=task.space,
+        margin=task.margin,
+        by=arguments.by,
+        price=arguments.price_per_gpu_hour,
+        num_judged=store.num_judged,
+        num_simulated=store.num_simulated,
+        dropped=store.dropped(),
+        best=store.best(arguments.by, arguments.top),
+        front=front,
+        outcome=outcome,
+        again=again,
+        line=None if best is None else simulate_line(arguments, job_at(task.space, best)),
+    )
+
+
+def _again(task: Task, store: Store, arguments: argparse.Namespace) -> Rerun:
+    """The best plans in the event engine; memory needs no second run, so there it is the first."""
+    most = 1 if arguments.by == "headroom" else arguments.rerun
+    judged = store.best(arguments.by, most + 1)
+    fastest = float(store.best("tokens", 1).step_time[0])
+    every = task.margin is None or arguments.by == "headroom"
+    horizon = float("inf") if task.margin is None or every else fastest * (1 + task.margin)
+    pairs = zip(judged.index.tolist(), judged.step_time.tolist(), strict=True)
+    candidates = islice(pairs, 1) if arguments.by == "headroom" else pairs
+    return rerun(task.space, candidates, most, horizon)
+
+
+def _write(found: Found, store: Store, arguments: argparse.Namespace) -> None:
+    """The files that were asked for."""
+    if arguments.save_job is not None:
+        best = found.best if found.again is None else None
+        point = int(best.index[0]) if best is not None else found.again.plans[0].point  # type: ignore[union-attr]
+        text = dump_job(job_at(found.space, point))
+        replace_bytes(Path(arguments.save_job), text.encode())
+        print(f"wrote {arguments.save_job}: the best plan", file=sys.stderr)
+    if arguments.csv is not None:
+        replace_bytes(Path(arguments.csv), csv_bytes(found.space, store))
+        print(f"wrote {arguments.csv}: every simulated plan", file=sys.stderr)
+    if arguments.plot is not None:
+        from traces.sweep import write_sweep
+
+        write_sweep(sweep_of(found.space, store), Path(arguments.plot))
+        print(f"wrote {arguments.plot}: throughput against each knob", file=sys.stderr)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal, else a line now and then; on the standard error stream."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    words = TextColumn("{task.fields[words]}")
+    console = Console(stderr=True)
+    with Bars(TextColumn("{task.percentage:>3.0f}%"), BarColumn(), words, console=console) as bars:
+        bar = bars.add_task("", total=None, words="")
+
+        def show(now: Progress) -> None:
+            bars.update(bar, total=now.num_points, completed=now.num_judged, words=_words(now))
+
+        yield show
+
+
+def _lines() -> Callable[[Progress], None]:
+    """A line every few seconds."""
+    last = time.monotonic()
+
+    def show(now: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY:
+            last = time.monotonic()
+            share = 100 * now.num_judged / now.num_points
+            print(f"{share:3.0f}%  {_words(now)}", file=sys.stderr)
+
+    return show
+
+
+def _words(now: Progress) -> str:
+    left = "" if now.seconds_left is None else f", {_clock(now.seconds_left)} left"
+    many = f", {now.num_workers} workers" if now.num_workers != 1 else ""
+    return f"{now.num_judged:,} of {now.num_points:,} points, {now.rate:,.0f}/s{left}{many}"
+
+
+def _clock(seconds: float) -> str:
+    """A time in minutes and seconds, or hours and minutes.
+
+    >>> _clock(83.4), _clock(7500.0)
+    ('1:23', '2 h 05')
+    """
+    if seconds < 3600:
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d}"

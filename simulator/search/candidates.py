@@ -1,0 +1,189 @@
+"""The points of a chunk that are legal and may fit, with a bound on what they can reach.
+
+Knobs are settled one after the other, slowest first: a value that breaks a rule drops every point
+behind it at once. The rules are the job's own and the schedules' own. To ask for one early, the
+knobs that are still open take values that no rule forbids.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator.costs import Costs
+from simulator.job import Job
+from simulator.schedules import recipe_of
+from simulator.search.bound import step_bound
+from simulator.search.known import Known
+from simulator.search.reasons import EVEN, no_room, reason
+from simulator.search.shape import Shape, least_peaks
+from simulator.search.space import (
+    KNOBS,
+    Space,
+    cut,
+    even_job,
+    uneven_job,
+    with_layers,
+    with_plan,
+)
+
+__all__ = ["Candidate", "candidates"]
+
+GROUPS = (KNOBS[:6], ("pp",), ("zero_stage",), ("vpp",))  # settled together; then the leaf
+ROUNDING = 1e-12  # part by which a sum of bytes in another order may differ [1]
+
+Values = dict[str, Any]
+
+
+class Candidate(NamedTuple):
+    """A legal point that may fit."""
+
+    point: int
+    least_step: float  # [s]
+    most_headroom: float  # [bytes]
+
+
+def candidates(
+    space: Space, first: int, stop: int, known: Known, dropped: Counter[str]
+) -> list[Candidate]:
+    """The points in [first, stop) that are legal and may fit; the others are counted by reason."""
+    found: list[Candidate] = []
+    for values, start, end in _leaves(space, first, stop, known, dropped):
+        _Leaf(space, values, known, dropped).add(start, end, found)
+    return found
+
+
+def _leaves(
+    space: Space, first: int, stop: int, known: Known, dropped: Counter[str]
+) -> Iterator[tuple[Values, int, int]]:
+    """Legal values of all knobs but the leaf's, with the part of [first, stop) that has them."""
+    bare = space.job.cluster.model_copy(update={"stragglers": {}})
+    alone = with_plan(
+        space.job.model_copy(update={"cluster": bare}),
+        {"pp": 1, "vpp": 1, "dp": 1, "num_microbatches": 1, "overlap_grad_reduce": False}
+        | {"zero_stage": 0, "sequence_parallel": False, "scatter_gather": True, "tp": 1},
+    )
+
+    whole = space.model_copy(update={"job": alone})
+    open_knobs = {"vpp": 1, "schedule": alone.plan.schedule}
+
+    def check(values: Values, group: int) -> None:
+        """Raise if the values settled so far break a rule."""
+        if group == 0:
+            kept = {"scatter_gather": space.job.plan.scatter_gather}
+            with_plan(alone, {**values, **kept})
+        elif group == 1:
+            cut(space, values)
+        elif group == 2:
+            dp, _ = cut(space, values)
+            with_plan(alone, {**values, "pp": 1, "dp": dp})
+            if values["pp"] <= space.job.model.num_hidden_layers:
+                static = known.static(uneven_job(whole, {**values, **open_knobs}))
+                if sum(static.values()) * (1 - ROUNDING) > space.job.cluster.gpu.memory:
+                    raise ValueError(no_room(static))
+
+    def walk(values: Values, group: int, base: int) -> Iterator[tuple[Values, int, int]]:
+        if group == len(GROUPS):
+            size = len(space.layer_split) * len(space.schedule)
+            yield values, max(first, base), min(stop, base + size)
+            return
+        rest = [knob for later in GROUPS[group + 1 :] for knob in later]
+        block = prod(len(getattr(space, k)) for k in (*rest, "layer_split", "schedule"))
+        choices = product(*(getattr(space, knob) for knob in GROUPS[group]))
+        for at, choice in enumerate(choices):
+            start, end = max(first, base + at * block), min(stop, base + (at + 1) * block)
+            if start >= end:
+                continue
+            more = values | dict(zip(GROUPS[group], choice, strict=True))
+            try:
+                check(more, group)
+            except ValueError as error:
+                dropped[reason(error)] += end - start
+                continue
+            yield from walk(more, group + 1, base + at * block)
+
+    return walk({}, 0, 0)
+
+
+class _Leaf:
+    """Points that differ in layer split and schedule alone. A class because they share costs."""
+
+    def __init__(self, space: Space, values: Values, known: Known, dropped: Counter[str]) -> None:
+        self.space, self.known, self.dropped = space, known, dropped
+        named = {**values, "schedule": space.schedule[0]}
+        self.jobs = {"even": self._job(even_job, named), "balanced": self._job(uneven_job, named)}
+        self.costs: dict[tuple[int, ...], tuple[Job, Costs]] = {}
+        self.bounds: dict[object, float] = {}
+        size = len(space.layer_split) * len(space.schedule)
+        self.base = _number(space, values) * size
+
+    def _job(self, make: Any, values: Values) -> Job | str:  # noqa: ANN401
+        try:
+            job: Job = make(self.space, values)
+        except ValueError as error:
+            return reason(error)
+        return job
+
+    def add(self, start: int, end: int, found: list[Candidate]) -> None:
+        """Judge the leaf's points in [start, end)."""
+        schedules = self.space.schedule
+        for index in range(start, end):
+            split, at = divmod(index - self.base, len(schedules))
+            one = self._candidate(index, self.space.layer_split[split], at)
+            if isinstance(one, str):
+                self.dropped[one] += 1
+            else:
+                found.append(one)
+
+    def _candidate(self, index: int, split: str, at: int) -> Candidate | str:
+        """A point that may fit, or why it is dropped."""
+        job = self.jobs[split]
+        if isinstance(job, str):
+            return job
+        shape = self.known.rows(job.plan, self.space.schedule)[at]
+        if isinstance(shape, str):
+            return shape
+        schedule = self.space.schedule[at]
+        recipe = recipe_of(schedule)
+        if split == "balanced":
+            named = job.model_copy(
+                update={"plan": job.plan.model_copy(update={"schedule": schedule})}
+            )
+            layers = self.known.split(named, shape)
+            if isinstance(layers, str):
+                return layers
+            even = self.jobs["even"]
+            if not isinstance(even, str) and layers == even.layers_per_stage:
+                return EVEN
+        else:
+            layers = job.layers_per_stage
+        if recipe.weights is not None or "num_slices" in recipe.takes:
+            return Candidate(index, 0.0, float("inf"))  # neither bound is proven
+        if layers not in self.costs:
+            split_job = with_layers(job, layers)
+            self.costs[layers] = split_job, self.known.costs(split_job)
+        return self._bounded(index, *self.costs[layers], shape)
+
+    def _bounded(self, index: int, job: Job, costs: Costs, shape: Shape) -> Candidate | str:
+        parts = least_peaks(shape, costs)
+        peak = np.sum(list(parts.values()), axis=0)
+        room = job.cluster.gpu.memory - float(peak.max()) * (1 - ROUNDING)
+        if room < 0:
+            worst = int(peak.argmax())
+            return no_room({name: float(part[worst]) for name, part in parts.items()})
+        key = (job.layers_per_stage, shape.of_bound)
+        if key not in self.bounds:
+            self.bounds[key] = step_bound(job, costs, shape, self.known.wire(job, shape))
+        return Candidate(index, self.bounds[key], room)
+
+
+def _number(space: Space, values: Values) -> int:
+    """Which leaf these values are."""
+    number = 0
+    for knob in KNOBS[:-2]:
+        choices = getattr(space, knob)
+        number = number * len(choices) + choices.index(values[knob])
+    return number

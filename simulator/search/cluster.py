@@ -1,0 +1,208 @@
+"""Chunks of points judged on a Dask cluster.
+
+What travels is plain data: the space as JSON, a range, the front's columns; back come the verdict's
+columns. Workers need bubblescope installed, of the same version; one that joins later is checked
+with the first chunk that it gets. Source of the protocol: docs.dask.org, "Futures".
+"""
+
+import queue
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.search.front import Front
+from simulator.search.judge import Judged
+from simulator.search.known import Known
+from simulator.search.local import Answer, Chunk, Task, work
+from simulator.search.space import Space
+from simulator.search.store import COLUMNS, model_version
+
+__all__ = ["Cluster", "checked_address", "judge_chunk"]
+
+CONNECT = 5.0  # for a scheduler, or its first worker, to answer [s]
+AHEAD = 2  # chunks that a worker holds, so that it never waits for the next [1]
+ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})/?")
+
+Plain = dict[str, Any]
+
+
+def checked_address(text: str) -> str:
+    """A scheduler's address.
+
+    >>> checked_address("tcp://10.0.0.1:8786")
+    'tcp://10.0.0.1:8786'
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[3]) < 65536:
+        raise ValueError(
+            f"--scheduler is {text!r}, which is no address; write it as in tcp://host:8786"
+        )
+    return text
+
+
+def judge_chunk(parcel: Plain) -> Plain:
+    """What a worker of the cluster does. A version that differs is told, not judged with."""
+    version = model_version()
+    if version != parcel["version"]:
+        from distributed import get_worker
+
+        return {"version": version, "worker": str(get_worker().address)}
+    space, known = _space(parcel["space"])
+    task = Task(space, parcel["margin"], parcel["judge"], parcel["seconds"])
+    answer = work(task, Chunk(**parcel["chunk"]), Front(**parcel["front"]), known)
+    judged = answer.judged
+    assert judged is not None
+    columns: dict[str, NDArray[np.generic]] = {name: getattr(judged, name) for name in COLUMNS}
+    return {
+        "judged": {
+            "first": judged.first,
+            "stop": judged.stop,
+            "dropped": judged.dropped,
+            "index": judged.index,
+            **columns,
+        },
+        "size": answer.size,
+        "seconds": answer.seconds,
+    }
+
+
+class Cluster:
+    """A team of a cluster's workers. A class because it holds the connection."""
+
+    def __init__(self, task: Task, address: str) -> None:
+        self._client = _connected(checked_address(address))
+        self._task = task
+        self._space = task.space.model_dump_json()
+        self._address = address
+        self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._chunks: dict[Any, Chunk] = {}
+        self._sent = 0
+
+    @property
+    def num_workers(self) -> int:
+        """Worker threads of the cluster at the moment. [1]"""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return sum(worker["nthreads"] for worker in workers.values())
+
+    @property
+    def free(self) -> int:
+        """Chunks that keep every worker busy; one when none is there, for those to come. [1]"""
+        return max(1, AHEAD * self.num_workers) - len(self._chunks)
+
+    def send(self, chunk: Chunk, front: Front) -> None:
+        """Give it to the scheduler."""
+        parcel = {
+            "version": model_version(),
+            "space": self._space,
+            "margin": self._task.margin,
+            "judge": self._task.judge,
+            "seconds": self._task.seconds,
+            "chunk": vars(chunk),
+            "front": front.arrays(),
+        }
+        self._sent += 1
+        key = f"bubblescope-{id(self):x}-{self._sent}"
+        future = self._client.submit(judge_chunk, parcel, key=key, pure=False)
+        self._chunks[future] = chunk
+        future.add_done_callback(self._came.put)
+
+    def answers(self, timeout: float) -> list[Answer]:
+        """What has come back.
+
+        Raises:
+            ValueError: the scheduler is gone, or a worker lacks our version.
+        """
+        found: list[Answer] = []
+        try:
+            future = self._came.get(timeout=timeout)
+            while True:
+                if future.status in ("lost", "pending"):  # its worker died with the verdict
+                    future.add_done_callback(self._came.put)  # the scheduler judges it again
+                else:
+                    found.append(self._answer(future))
+                future = self._came.get_nowait()
+        except queue.Empty:
+            pass
+        if not found and self._client.status != "running":
+            raise ValueError(self._gone)
+        return found
+
+    def close(self) -> None:
+        """Cancel what is under way and let go of the cluster."""
+        for future in list(self._chunks):
+            future.release()
+        self._client.close(timeout=CONNECT)
+
+    @property
+    def _gone(self) -> str:
+        return (
+            f"the scheduler at {self._address} went away; what was judged is kept if -o names a "
+            "file: start it anew and run the same command again"
+        )
+
+    def _answer(self, future: Any) -> Answer:  # noqa: ANN401 - of an optional library
+        """What one future holds."""
+        chunk = self._chunks.pop(future)
+        if future.status != "finished":
+            return _lost(future, chunk, self._gone)
+        parcel = future.result()
+        future.release()
+        if "version" in parcel:
+            raise ValueError(
+                f"the worker at {parcel['worker']} has bubblescope {parcel['version']}, this is "
+                f"{model_version()}: install the same on both"
+            )
+        return Answer(chunk, Judged(**parcel["judged"]), parcel["size"], parcel["seconds"])
+
+
+def _lost(future: Any, chunk: Chunk, gone: str) -> Answer:  # noqa: ANN401 - of an optional library
+    """A chunk whose workers died; what else went wrong is raised."""
+    from distributed.scheduler import KilledWorker
+
+    if future.status == "cancelled":
+        raise ValueError(gone)
+    error = future.exception()
+    if isinstance(error, KilledWorker):
+        return Answer(chunk, None)
+    if isinstance(error, ModuleNotFoundError) or "simulator" in str(error):
+        raise ValueError(
+            f"a worker cannot load bubblescope ({error}): install {model_version()} there"
+        ) from error
+    raise error
+
+
+def _connected(address: str) -> Any:  # noqa: ANN401 - of an optional library
+    """A client of a scheduler that has workers."""
+    import logging
+
+    from distributed import Client
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say it in one line
+    make: Any = Client
+    try:
+        client = make(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise ValueError(
+            f"no scheduler answers at {address} within {CONNECT:g} s; start one with `dask "
+            "scheduler` and workers with `dask worker ADDRESS`, or leave --scheduler out"
+        ) from error
+    try:
+        client.wait_for_workers(1, timeout=CONNECT)
+    except TimeoutError as error:
+        client.close(timeout=CONNECT)
+        raise ValueError(
+            f"the scheduler at {address} has no workers; start some with `dask worker {address}`"
+        ) from error
+    return client
+
+
+@lru_cache(maxsize=1)
+def _space(text: str) -> tuple[Space, Known]:
+    """The space of its JSON, parsed once in a worker, and what the worker knows of it."""
+    return Space.model_validate_json(text), Known()

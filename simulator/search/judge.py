@@ -1,0 +1,136 @@
+"""The verdict on every point of a chunk: dropped for a counted reason, or simulated.
+
+What cannot fit or breaks a rule never comes here. Of the rest, a point is dropped unsimulated if
+even the proven bound on its step is no better, in any ranking, than a plan that is simulated
+already. The best bounds are simulated first, so that the front rises early.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.report import Report
+from simulator.search.candidates import Candidate, candidates
+from simulator.search.front import Front
+from simulator.search.known import Known
+from simulator.search.reasons import BEATEN, no_room, reason
+from simulator.search.space import Space, plan_at
+from simulator.simulate import simulate
+
+__all__ = ["Judged", "judge"]
+
+Column = NDArray[np.float64]
+
+ROUNDING = 1e-11  # part by which sums in another order may exceed a bound [1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """The verdict on the points [first, stop): every one is dropped or simulated."""
+
+    first: int
+    stop: int
+    dropped: dict[str, int]  # reason -> points
+    index: NDArray[np.int64]  # the simulated points, ascending
+    step_time: Column  # [s]
+    tokens_per_second: Column  # [1/s]
+    headroom: Column  # left on the fullest GPU [bytes]
+    gpu_seconds_per_token: Column  # [s]
+    bubble_fraction: Column  # [1]
+    mfu: Column  # [1]
+
+
+def judge(
+    space: Space, first: int, stop: int, front: Front | None, known: Known | None = None
+) -> Judged:
+    """Judge a chunk of points. Messages have their links for themselves.
+
+    Args:
+        space: the space.
+        first: the first point.
+        stop: one more than the last.
+        front: points that are simulated already: a point that cannot join them is not simulated.
+            None simulates every point that fits.
+        known: what earlier chunks of the same space worked out, and will find here again.
+    """
+    dropped: Counter[str] = Counter()
+    known = Known() if known is None else known
+    left = sorted(candidates(space, first, stop, known, dropped), key=_by_bound)
+    found: list[tuple[int, Report]] = []
+    hopes = _hopes(space, left)
+    beaten = np.zeros(len(left), bool) if front is None else front.beats(hopes)
+    for at, one in enumerate(left):
+        if beaten[at]:
+            dropped[BEATEN] += 1
+            continue
+        try:
+            report = simulate(plan_at(space, one.point), "longest_path").report
+        except ValueError as error:  # rules of rows that are only known with their times
+            dropped[reason(error)] += 1
+            continue
+        if not report.fits:
+            dropped[_no_room(report)] += 1
+            continue
+        found.append((one.point, report))
+        if front is not None:
+            beaten |= Front().add(_judged(space, found[-1:])).beats(hopes)
+    found.sort(key=lambda one: one[0])
+    return _judged(space, found, first=first, stop=stop, dropped=dict(sorted(dropped.items())))
+
+
+def _by_bound(one: Candidate) -> tuple[float, int]:
+    return one.least_step, one.point
+
+
+def _hopes(space: Space, left: list[Candidate]) -> Front:
+    """The candidates as points with the best figures that they could reach."""
+    steps = np.array([one.least_step for one in left]) * (1 - ROUNDING)
+    room = np.array([one.most_headroom for one in left])
+    with np.errstate(divide="ignore"):
+        tokens = space.global_batch_size * space.job.model.seq_len / steps
+        cost = space.num_gpus / tokens
+    index = np.array([one.point for one in left], np.int64)
+    return Front(index, tokens, room + ROUNDING * np.abs(room), cost)
+
+
+def _judged(
+    space: Space,
+    found: list[tuple[int, Report]],
+    *,
+    first: int = 0,
+    stop: int = 0,
+    dropped: dict[str, int] | None = None,
+) -> Judged:
+    """Simulated points as columns."""
+    reports = [report for _, report in found]
+    steps = np.array([report.step_time for report in reports])
+    tokens = space.global_batch_size * space.job.model.seq_len / steps
+    return Judged(
+        first=first,
+        stop=stop,
+        dropped=dropped or {},
+        index=np.array([index for index, _ in found], np.int64),
+        step_time=steps,
+        tokens_per_second=tokens,
+        headroom=np.array([_headroom(report) for report in reports]),
+        gpu_seconds_per_token=space.num_gpus / tokens,
+        bubble_fraction=np.array([report.bubble_fraction for report in reports]),
+        mfu=np.array([report.mfu or 0.0 for report in reports]),
+    )
+
+
+def _no_room(report: Report) -> str:
+    """What is too large on the fullest rank."""
+    assert report.peak_memory is not None
+    assert report.memory_parts is not None
+    worst = int(report.peak_memory.argmax())
+    return no_room({name: float(part[worst]) for name, part in report.memory_parts.items()})
+
+
+def _headroom(report: Report) -> float:
+    """What is left on the fullest GPU. [bytes]"""
+    assert report.peak_memory is not None
+    assert report.memory_capacity is not None
+    return report.memory_capacity - float(report.peak_memory.max())

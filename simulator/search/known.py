@@ -1,0 +1,102 @@
+"""What points of a space have in common, kept from point to point so that it is worked out once."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.costs import Costs
+from simulator.costs.estimate import stage_costs
+from simulator.costs.layers import LayerCosts, layer_costs
+from simulator.costs.memory import stage_parameters, static_bytes
+from simulator.job import Job, Plan
+from simulator.planners.balanced import Parts, balanced_layers, part_seconds
+from simulator.search.bound import Wires, wires_of
+from simulator.search.reasons import SAME_ROWS, reason
+from simulator.search.shape import Shape, shape_of
+
+__all__ = ["Known"]
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known so far of one space. Mutable inside; a verdict never depends on it."""
+
+    layers: dict[Key, LayerCosts] = field(default_factory=dict)
+    parts: dict[Key, Parts] = field(default_factory=dict)
+    splits: dict[Key, tuple[int, ...] | str] = field(default_factory=dict)
+    shapes: dict[Key, tuple[Shape | str, ...]] = field(default_factory=dict)
+    statics: dict[Key, tuple[float, float, float]] = field(default_factory=dict)
+    wires: dict[Key, Wires] = field(default_factory=dict)
+
+    def costs(self, job: Job) -> Costs:
+        """The costs of a job."""
+        key = _layer_key(job)
+        if key not in self.layers:
+            self.layers[key] = layer_costs(job)
+        return stage_costs(self.layers[key], job)
+
+    def static(self, job: Job) -> dict[str, float]:
+        """Weights, gradients and optimizer state of the fullest rank, at least, by part. [bytes]
+
+        Some rank holds no less than the mean, however the layers lie; copies of stages only add.
+        """
+        plan = job.plan
+        key = (plan.tp, plan.pp, plan.dp, plan.zero_stage)
+        if key not in self.statics:
+            self.statics[key] = static_bytes(sum(stage_parameters(job)) / plan.pp, job)
+        return dict(
+            zip(("weights", "gradients", "optimizer states"), self.statics[key], strict=True)
+        )
+
+    def rows(self, plan: Plan, schedules: tuple[str, ...]) -> tuple[Shape | str, ...]:
+        """The shape of a plan's rows with each of these schedules, or why it is dropped.
+
+        That is the rule that the schedule breaks, or that an earlier one has the same rows.
+        """
+        key = (plan.pp, plan.vpp, plan.num_microbatches, schedules)
+        if key not in self.shapes:
+            found: dict[bytes, Shape | str] = {}
+            for schedule in schedules:
+                one = _shape(plan.model_copy(update={"schedule": schedule}))
+                digest = schedule.encode() if isinstance(one, str) else one.digest
+                found[schedule.encode() if digest in found else digest] = (
+                    SAME_ROWS if digest in found else one
+                )
+            self.shapes[key] = tuple(found.values())
+        return self.shapes[key]
+
+    def split(self, job: Job, shape: Shape) -> tuple[int, ...] | str:
+        """The balanced layers of a job on these homes, or the rule that forbids them."""
+        halves = (shape.has_whole, shape.has_halves)
+        of_parts = (*_layer_key(job), halves)
+        key = (of_parts, job.plan.pp, job.plan.vpp, shape.stage.tobytes())
+        if key not in self.splits:
+            try:
+                if of_parts not in self.parts:
+                    self.parts[of_parts] = part_seconds(job)
+                self.splits[key] = balanced_layers(job, self.parts[of_parts])
+            except ValueError as error:
+                self.splits[key] = reason(error)
+        return self.splits[key]
+
+    def wire(self, job: Job, shape: Shape) -> Wires:
+        """The wires of a job between these homes."""
+        plan = job.plan
+        key = (plan.tp, plan.cp, plan.pp, plan.dp, plan.zero_stage > 0, shape.stage.tobytes())
+        if key not in self.wires:
+            self.wires[key] = wires_of(job, shape)
+        return self.wires[key]
+
+
+def _shape(plan: Plan) -> Shape | str:
+    try:
+        return shape_of(plan)
+    except ValueError as error:
+        return reason(error)
+
+
+def _layer_key(job: Job) -> Key:
+    """What of the searched knobs a layer's costs depend on."""
+    plan = job.plan
+    return (plan.tp, plan.micro_batch_size, plan.sequence_parallel, plan.recompute)

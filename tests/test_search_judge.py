@@ -1,0 +1,199 @@
+"""Every point is judged once; pruning loses nothing; verdicts are those of the simulator."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.job import Job, Plan
+from simulator.load import load_cluster, load_model
+from simulator.schedules import recipe_of
+from simulator.search.front import Front
+from simulator.search.judge import judge
+from simulator.search.known import Known
+from simulator.search.reasons import BEATEN, EVEN, SAME_ROWS
+from simulator.search.space import job_at, point, space_of
+from simulator.simulate import simulate
+
+
+def space_with(memory=80e9, num_nodes=2, layers=8, batch=32, plan=None, **knobs):
+    """All plans of a small model on GPUs with this much memory. [bytes]"""
+    cluster = load_cluster("dgx-a100")
+    gpu = cluster.gpu.model_copy(update={"memory": memory})
+    job = Job(
+        model=load_model("gpt-1-7b").model_copy(update={"num_hidden_layers": layers}),
+        cluster=cluster.model_copy(update={"gpu": gpu, "num_nodes": num_nodes}),
+        plan=plan or Plan(),
+    )
+    given = {"cp": (1, 2), "recompute": ("none", "full"), "zero_stage": (0, 1, 2)}
+    given |= {"tp": (1, 2, 3, 8), "micro_batch_size": (1, 4), "pp": (1, 2, 3, 4, 8)}
+    return space_of(job, global_batch_size=batch, **(given | knobs))
+
+
+TIGHT = space_with(6e9, sequence_parallel=False)
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "interleaved", "hanayo", "dualpipe", "zb-v", "naive")
+FEW = space_with(6e9, sequence_parallel=(False, True), tp=(1, 2), schedule=SCHEDULES, vpp=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """Every point of the space FEW that fits, simulated."""
+    return judge(FEW, 0, FEW.num_points, None)
+
+
+def same(front, other):
+    return all(
+        np.array_equal(front.arrays()[name], other.arrays()[name]) for name in front.arrays()
+    )
+
+
+def test_every_point_is_simulated_or_has_a_reason(everything):
+    assert everything.index.size + sum(everything.dropped.values()) == FEW.num_points
+    assert everything.index.size > 300
+    reasons = set(everything.dropped)
+    assert {EVEN, SAME_ROWS, "plan.cp: its communication is not costed yet"} <= reasons
+    assert any(reason.startswith("does not fit: activations") for reason in reasons)
+    assert BEATEN not in reasons
+    assert not any(character.isdigit() for reason in reasons for character in _plain(reason))
+
+
+def _plain(reason):
+    """A reason without the names of schedules and schedules' letters, which have digits."""
+    for name in ("1f1b-overlap", "1f1b", "zb-h1", "zb-h2"):
+        reason = reason.replace(name, "")
+    return reason
+
+
+def test_trying_every_point_by_itself_gives_the_same_plans_and_the_same_verdicts(everything):
+    simulated = dict(zip(everything.index.tolist(), range(everything.index.size), strict=True))
+    rows_seen = {}
+    for index in range(FEW.num_points):
+        try:
+            job = job_at(FEW, index)
+        except ValueError:
+            assert index not in simulated
+            continue
+        report = simulate(job, "longest_path").report
+        if index in simulated:
+            at = simulated[index]
+            assert report.fits
+            assert everything.step_time[at] == report.step_time
+            assert everything.bubble_fraction[at] == report.bubble_fraction
+            assert everything.mfu[at] == report.mfu
+            assert everything.tokens_per_second[at] == report.tokens_per_second
+            assert everything.headroom[at] == 6e9 - report.peak_memory.max()
+            rows_seen.setdefault(_figures(job, report), index)
+        elif report.fits:
+            values = point(FEW, index)  # a duplicate: the even split, or the rows of another
+            doubles = rows_seen.get(_figures(job, report))
+            assert doubles is not None or values["layer_split"] == "balanced"
+            assert doubles is None or doubles < index
+
+
+def _figures(job, report):
+    sizes = job.plan.model_copy(update={"schedule": "1f1b", "layers_per_stage": None})
+    return sizes, job.layers_per_stage, report.step_time, float(report.peak_memory.max())
+
+
+def test_pruning_loses_neither_a_winner_nor_a_point_of_the_front(everything):
+    full = Front().add(everything)
+    pruned = judge(FEW, 0, FEW.num_points, Front())
+    assert same(Front().add(pruned), full)
+    assert [full.best(by) for by in ("throughput", "headroom", "cost")] == [
+        Front().add(pruned).best(by) for by in ("throughput", "headroom", "cost")
+    ]
+    assert pruned.dropped[BEATEN] > 0.8 * everything.index.size
+    assert pruned.dropped[BEATEN] + pruned.index.size == everything.index.size
+    without = {k: v for k, v in pruned.dropped.items() if k != BEATEN}
+    assert without == everything.dropped
+
+
+@settings(max_examples=8)
+@given(st.integers(100, 3000), st.randoms(use_true_random=False))
+def test_front_and_counts_do_not_depend_on_chunks_their_order_or_who_knows_what(size, random):
+    known = Known()
+    firsts = list(range(0, FEW.num_points, size))
+    random.shuffle(firsts)
+    front, dropped, simulated = Front(), Counter(), 0
+    for first in firsts:
+        stop = min(first + size, FEW.num_points)
+        seen = front if random.random() < 0.7 else Front()  # a worker that knows no front yet
+        judged = judge(FEW, first, stop, seen, known if random.random() < 0.7 else None)
+        front = front.add(judged)
+        dropped.update(judged.dropped)
+        simulated += judged.index.size
+        assert judged.index.size + sum(judged.dropped.values()) == stop - first
+    whole = judge(FEW, 0, FEW.num_points, Front())
+    assert same(front, Front().add(whole))
+    for reason in set(dropped) - {BEATEN}:
+        assert dropped[reason] == whole.dropped[reason]
+    assert dropped[BEATEN] + simulated == whole.dropped[BEATEN] + whole.index.size
+
+
+def test_every_schedule_of_the_default_space_prunes_to_the_front_of_all():
+    small = space_with(
+        7e9, tp=1, pp=(2, 4), micro_batch_size=4, cp=1, zero_stage=1, recompute="none"
+    )
+    full = judge(small, 0, small.num_points, None)
+    used = {point(small, int(index))["schedule"] for index in full.index}
+    assert len(used) > 10
+    assert same(Front().add(judge(small, 0, small.num_points, Front())), Front().add(full))
+
+
+def test_memory_that_holds_no_plan_is_dropped_by_its_largest_part():
+    none = space_with(1e8)
+    judged = judge(none, 0, none.num_points, Front())
+    assert judged.index.size == 0
+    assert sum(judged.dropped.values()) == none.num_points
+    assert judged.dropped["does not fit: optimizer states are the largest part"] > 0
+
+
+@pytest.mark.parametrize("changed", [{"overlap_grad_reduce": True}, {"scatter_gather": False}])
+def test_rules_of_the_fixed_part_of_the_plan_are_kept(changed):
+    space = space_with(
+        plan=Plan(dp=2, tp=2, **changed), tp=(1, 2), schedule=("1f1b", "gpipe"), zero_stage=0,
+        recompute="none", cp=1, vpp=1, micro_batch_size=4,
+    )  # fmt: skip
+    judged = judge(space, 0, space.num_points, None)
+    legal = []
+    for index in range(space.num_points):
+        try:
+            legal.append(simulate(job_at(space, index)).report.fits and index)
+        except ValueError:
+            continue
+    assert set(judged.index.tolist()) <= set(legal)
+    assert judged.index.size + judged.dropped.get(EVEN, 0) + judged.dropped.get(
+        SAME_ROWS, 0
+    ) == len(legal)
+
+
+def test_asynchronous_schedules_are_simulated_without_a_bound():
+    assert recipe_of("pipedream").weights is not None
+    space = space_with(
+        num_nodes=1, tp=(2, 8), pp=(1, 2, 4), schedule=("1f1b", "pipedream"), zero_stage=0, vpp=1,
+        cp=1, micro_batch_size=1, sequence_parallel=False, recompute="none", layer_split="even",
+    )  # fmt: skip
+    judged = judge(space, 0, space.num_points, Front())
+    plans = [job_at(space, int(index)).plan for index in judged.index]
+    assert ("pipedream", 4) in {(plan.schedule, plan.pp) for plan in plans}
+    for index, step in zip(judged.index, judged.step_time, strict=True):
+        assert step == simulate(job_at(space, int(index)), "longest_path").report.step_time
+    assert any("asynchronous" in reason for reason in judged.dropped)
+
+
+def test_stragglers_only_forbid_pipelines_that_lack_their_rank():
+    cluster = load_cluster("dgx-a100").model_copy(update={"stragglers": {2: 2.0}})
+    job = Job(
+        model=load_model("gpt-1-7b"), cluster=cluster, plan=Plan(pp=4, dp=2, num_microbatches=8)
+    )
+    space = space_of(
+        job, pp=(1, 2, 4, 8), tp=1, cp=1, schedule="1f1b", recompute="full", zero_stage=0, vpp=1,
+        micro_batch_size=1, layer_split="even",
+    )  # fmt: skip
+    judged = judge(space, 0, space.num_points, None)
+    assert {job_at(space, int(index)).plan.pp for index in judged.index} == {4, 8}
+    assert (
+        judged.dropped["cluster.stragglers names rank, but the pipeline has ranks to"] == 2 * 2 // 2
+    )
