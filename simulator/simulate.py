@@ -217,7 +217,8 @@ def _sliced(job: Job, costs: Costs) -> tuple[Job, Costs]:
 
 def _neighbour_transfer(job: Job, costs: Costs) -> float:
     """Time of one boundary tensor from the first pipeline rank to the second, on free links. [s]"""
-    if job.plan.pp == 1:
+    plan = job.plan
+    if plan.pp == 1 or plan.rows is not None or "transfer" not in recipe_of(plan.schedule).takes:
         return 0.0
     fabric = connect(job, [(0, 1)])
     seconds = fabric.sends[0, 1].together(float(costs.boundary_bytes[0]), fabric.capacity)

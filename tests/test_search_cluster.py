@@ -204,7 +204,7 @@ def test_a_scheduler_without_workers_says_how_to_start_one():
 def test_the_command_on_a_cluster_prints_what_it_prints_without_one(capsys):
     words = ["search", str(ROOT / "examples" / "small_8_gpus.toml"), "--json", "--exhaustive"]
     words += ["--tp", "1,2,4", "--pp", "1,2", "--cp", "1", "--vpp", "1,2", "--recompute", "none"]
-    words += ["--schedule", "1f1b,interleaved", "--layer-split", "even", "--rerun", "2"]
+    words += ["--schedule", "1f1b,interleaved", "--layer-split", "even"]
     with scheduler(2) as cluster:
         assert main([*words, "--scheduler", cluster.scheduler_address]) == 0
     spread = json.loads(capsys.readouterr().out)

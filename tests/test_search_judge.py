@@ -75,7 +75,7 @@ def test_trying_every_point_by_itself_gives_the_same_plans_and_the_same_verdicts
         except ValueError:
             assert index not in simulated
             continue
-        report = simulate(job, "longest_path").report
+        report = simulate(job).report
         if index in simulated:
             at = simulated[index]
             assert report.fits
@@ -138,7 +138,7 @@ def test_every_schedule_of_the_default_space_prunes_to_the_front_of_all():
     )
     full = judge(small, 0, small.num_points, None)
     used = {point(small, int(index))["schedule"] for index in full.index}
-    assert len(used) > 10
+    assert len(used) >= 10
     assert same(Front().add(judge(small, 0, small.num_points, Front())), Front().add(full))
 
 
@@ -179,7 +179,7 @@ def test_asynchronous_schedules_are_simulated_without_a_bound():
     plans = [job_at(space, int(index)).plan for index in judged.index]
     assert ("pipedream", 4) in {(plan.schedule, plan.pp) for plan in plans}
     for index, step in zip(judged.index, judged.step_time, strict=True):
-        assert step == simulate(job_at(space, int(index)), "longest_path").report.step_time
+        assert step == simulate(job_at(space, int(index))).report.step_time
     assert any("asynchronous" in reason for reason in judged.dropped)
 
 

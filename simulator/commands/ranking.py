@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 
 from simulator.commands.sweeps import WORDS, knobs_of
+from simulator.report import Report
 from simulator.search.front import Front
 from simulator.search.judge import Judged
-from simulator.search.rerun import Rerun
 from simulator.search.run import Outcome
 from simulator.search.space import KNOBS, Space
 from simulator.search.store import COLUMNS
+from simulator.simulate import Run
 from simulator.table import columns, percent, seconds
 
 __all__ = ["Found", "as_json", "as_text", "nothing_fits", "speed"]
 
 LARGE = "does not fit"  # how the reasons begin that mean memory
+SAME = 1e-8  # part by which two executors may differ [1]
 MOST_RULES = 4  # that a refusal names [1]
 MOST_REASONS = 8  # that are printed [1]
 MOST_FRONT = 20  # points of the front that are printed [1]
@@ -37,7 +39,7 @@ class Found:
     best: Judged
     front: Front
     outcome: Outcome | None  # None where it was interrupted
-    again: Rerun | None
+    again: Run | None  # the best once more, in the event engine; None where it was interrupted
     line: str | None  # the command that simulates the winner
 
 
@@ -52,11 +54,11 @@ def as_text(found: Found) -> str:
     lines = [title, "", *_counts(found), ""]
     if len(found.best.index):
         first = {"tokens": "fastest", "headroom": "roomiest", "cost": "cheapest"}[found.by]
-        lines += [f"the {first} plans, without contention on the network"]
+        lines += [f"the {first} plans"]
         lines += [*_plans(found, found.best), *_fixed(space), ""]
         lines += [*_front(found), ""]
     if found.again is not None:
-        lines += _contended(found)
+        lines += _winner(found, found.again.report)
     if found.outcome is not None and found.outcome.set_aside:
         points = ", ".join(map(str, found.outcome.set_aside))
         lines += ["", f"not judged, for they kill the process that judges them: points {points}"]
@@ -77,15 +79,7 @@ def as_json(found: Found) -> dict[str, Any]:
         "by": found.by,
         "best": _records(found.space, found.best, COLUMNS),
         "front": _records(found.space, found.front, COLUMNS[1:4]),
-        "contended": None
-        if again is None
-        else {
-            "is_exact": again.is_exact,
-            "plans": [
-                {"point": p.point, "step_time": p.seconds, "step_time_without": p.free}
-                for p in again.plans
-            ],
-        },
+        "engine_step_time": None if again is None else again.report.step_time,
         "simulate": found.line,
     }
 
@@ -203,47 +197,18 @@ def _front(found: Found) -> list[str]:
     return lines + columns(rows)
 
 
-def _contended(found: Found) -> list[str]:
+def _winner(found: Found, report: Report) -> list[str]:
     """The winner in the event engine."""
-    again = found.again
-    assert again is not None
-    best = again.plans[0]
-    report = best.run.report
     names = _varying(found.space)
-    knobs = knobs_of(found.space, np.array([best.point]))
+    knobs = knobs_of(found.space, found.best.index[:1])
     plan = ", ".join(f"{WORDS.get(n, n)} {_word(knobs[n][0])}" for n in names)
-    rate = "" if report.tokens_per_second is None else f", {report.tokens_per_second:,.0f} tokens/s"
-    mfu = "" if report.mfu is None else f", MFU {percent(report.mfu)}"
-    lines = [
-        f"with contention on the network (event engine): {plan}",
-        f"  step {seconds(best.seconds)}{rate}{mfu}; "
-        f"without contention {seconds(best.free)}, {_more(best.seconds / best.free - 1)}",
-        f"  {_verdict(found, again)}",
+    other = report.step_time / float(found.best.step_time[0]) - 1
+    same = "the same" if abs(other) < SAME else f"{other:+.2%}: please report this"
+    return [
+        f"the best: {plan}",
+        f"  once more in the event engine: step {seconds(report.step_time)}, {same}",
+        f"  {found.line or '--save-job FILE writes its job, to simulate'}",
     ]
-    if found.line is not None:
-        lines.append(f"  {found.line}")
-    else:
-        lines.append("  --save-job FILE writes its job, to simulate")
-    return lines
-
-
-def _verdict(found: Found, again: Rerun) -> str:
-    count = len(again.plans)
-    if found.by == "headroom":
-        return "contention takes no memory: it has the most free memory of all"
-    runs = f"{count} plan{'s' * (count != 1)} run again"
-    if again.is_exact:
-        return f"{runs}; all others are slower even without contention, so it is the best of all"
-    if again.is_cut:
-        return f"{runs}, the limit; others may be better under contention: use a larger --rerun"
-    return (
-        f"{runs}; plans that are over {percent(found.margin or 0.0)} slower than the fastest "
-        "without contention may have been left out by the bound: --exhaustive takes them in"
-    )
-
-
-def _more(share: float) -> str:
-    return "the same" if abs(share) < 5e-6 else f"{percent(share)} more"
 
 
 def _records(space: Space, points: Judged | Front, names: Sequence[str]) -> list[dict[str, Any]]:

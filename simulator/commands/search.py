@@ -6,8 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from itertools import islice
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from simulator.commands.ranking import Found, as_json, as_text, nothing_fits, speed
@@ -16,10 +15,10 @@ from simulator.commands.sweeps import csv_bytes, sweep_of
 from simulator.load import dump_job
 from simulator.search.front import Front
 from simulator.search.local import Here, Processes, Task, Team, grown
-from simulator.search.rerun import Rerun, rerun
 from simulator.search.run import Outcome, Progress, search
 from simulator.search.space import job_at
 from simulator.search.store import Store, opened
+from simulator.simulate import simulate
 from traces.replacing import replace_bytes
 
 __all__ = ["add", "run"]
@@ -39,7 +38,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=("tokens", "headroom", "cost"), default="tokens", help=_BY)
     parser.add_argument("--price-per-gpu-hour", type=float, metavar="X", help="to count cost by")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="plans to print [1]")
-    parser.add_argument("--rerun", type=int, default=16, metavar="N", help=_RERUN)
     parser.add_argument("--workers", type=int, metavar="N", help="processes; one for each core [1]")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster, tcp://host:8786")
     parser.add_argument("--exhaustive", action="store_true", help=_EXHAUSTIVE)
@@ -52,7 +50,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 _OUTPUT = "SQLite file of results; the same command run again goes on where it was stopped"
 _BY = "what ranks first: throughput, free memory, or cost per token"
-_RERUN = "at most so many plans again in the event engine, to find the best under contention [1]"
 _EXHAUSTIVE = "simulate every plan that fits; without, those proven to be beaten are left out"
 _CSV = "every simulated plan with its knobs; implies --exhaustive"
 _PLOT = "throughput against each knob, .svg .png .pdf; implies --exhaustive"
@@ -83,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(json.dumps(as_json(found), indent=2) if arguments.json else as_text(found))
         if outcome is not None:
             _write(found, store, arguments)
-            if found.again is None and arguments.rerun > 0:
+            if found.again is None:
                 print("interrupted; the search is done, the event engine was not", file=sys.stderr)
                 raise SystemExit(INTERRUPTED)
     if outcome is None:
@@ -96,7 +93,7 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse before any work what could only fail after it."""
     from traces.sweep import PICTURES
 
-    for name, least in (("top", 1), ("rerun", 0), ("workers", 1)):
+    for name, least in (("top", 1), ("workers", 1)):
         value = getattr(arguments, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} is {value}; it must be at least {least}")
@@ -146,13 +143,12 @@ def _found(
             front = grown(front, block)
     else:
         front = outcome.front
+    best = store.best(arguments.by, arguments.top)
+    winner = int(best.index[0]) if outcome is not None and len(best.index) else None
     again = None
-    if outcome is not None and arguments.rerun > 0:
-        try:
-            again = _again(task, store, arguments)
-        except KeyboardInterrupt:
-            again = None
-    best = None if again is None else again.plans[0].point
+    if winner is not None:
+        with suppress(KeyboardInterrupt):
+            again = simulate(job_at(task.space, winner), "engine")
     return Found(
         space=task.space,
         margin=task.margin,
@@ -161,32 +157,18 @@ def _found(
         num_judged=store.num_judged,
         num_simulated=store.num_simulated,
         dropped=store.dropped(),
-        best=store.best(arguments.by, arguments.top),
+        best=best,
         front=front,
         outcome=outcome,
         again=again,
-        line=None if best is None else simulate_line(arguments, job_at(task.space, best)),
+        line=None if winner is None else simulate_line(arguments, job_at(task.space, winner)),
     )
-
-
-def _again(task: Task, store: Store, arguments: argparse.Namespace) -> Rerun:
-    """The best plans in the event engine; memory needs no second run, so there it is the first."""
-    most = 1 if arguments.by == "headroom" else arguments.rerun
-    judged = store.best(arguments.by, most + 1)
-    fastest = float(store.best("tokens", 1).step_time[0])
-    every = task.margin is None or arguments.by == "headroom"
-    horizon = float("inf") if task.margin is None or every else fastest * (1 + task.margin)
-    pairs = zip(judged.index.tolist(), judged.step_time.tolist(), strict=True)
-    candidates = islice(pairs, 1) if arguments.by == "headroom" else pairs
-    return rerun(task.space, candidates, most, horizon)
 
 
 def _write(found: Found, store: Store, arguments: argparse.Namespace) -> None:
     """The files that were asked for."""
     if arguments.save_job is not None:
-        best = found.best if found.again is None else None
-        point = int(best.index[0]) if best is not None else found.again.plans[0].point  # type: ignore[union-attr]
-        text = dump_job(job_at(found.space, point))
+        text = dump_job(job_at(found.space, int(found.best.index[0])))
         replace_bytes(Path(arguments.save_job), text.encode())
         print(f"wrote {arguments.save_job}: the best plan", file=sys.stderr)
     if arguments.csv is not None:

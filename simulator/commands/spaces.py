@@ -13,7 +13,7 @@ from simulator.search.space import KNOBS, Space, space_of
 
 __all__ = ["add_space_options", "simulate_line", "space_from"]
 
-PLAIN = {"job", "output", "by", "price_per_gpu_hour", "top", "rerun", "workers", "scheduler"}
+PLAIN = {"job", "output", "by", "price_per_gpu_hour", "top", "workers", "scheduler"}
 PLAIN |= {"exhaustive", "csv", "plot", "save_job", "json", "verb", "layer_split"}
 FOLLOWS = {  # fields of a plan that a search works out
     "dp": "it is what tp, pp and cp leave of --gpus",

@@ -12,20 +12,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from simulator.kernel import kernel
 from simulator.schedule import Kind, Schedule
 
 __all__ = ["Block", "require_two_chunks", "squeeze"]
 
-INTERVAL = 6  # slots between two microbatches: F, I and W of two chunks
-
 # What a rank can run: F of the arm that goes down, F of the arm up, I up, I down, W up, W down.
-F_DOWN, F_UP, I_UP, I_DOWN, W_UP, W_DOWN = range(6)
-KIND = (Kind.F, Kind.F, Kind.I, Kind.I, Kind.W, Kind.W)
-IS_DOWN = (True, False, False, True, False, True)
-MEMORY = (1, 1, 0, 0, -1, -1)  # chunks' activations that a pass takes or frees
-
-Pass = tuple[int, int]  # what, microbatch
+KINDS = (Kind.F, Kind.F, Kind.I, Kind.I, Kind.W, Kind.W)
 
 
 class Block(NamedTuple):
@@ -54,125 +49,118 @@ def squeeze(blocks: Sequence[Block], num_microbatches: int) -> Schedule:
     which the passes before it still fit in the blocks' own peak memory. A rank that has run its
     last forward down puts off W as long as it has anything else.
     """
-    walk = _Walk([_repeat(block, num_microbatches) for block in blocks], num_microbatches)
-    while walk.left:
-        walk.slot()
-    return Schedule.of(np.array(row, np.int32) for row in walk.rows)
+    what, microbatch = _squeeze(np.array(blocks, np.int64), num_microbatches)
+    rank = np.arange(len(blocks))[:, None]
+    is_down = np.isin(what, (0, 3, 5))
+    stage = np.where(is_down, rank, 2 * len(blocks) - 1 - rank)
+    return Schedule.of(np.stack([stage, np.array(KINDS)[what], microbatch], axis=2))
 
 
-def _repeat(block: Block, num_microbatches: int) -> list[Pass]:
-    """One rank's passes in the order of the repeated block, W in the slots that are idle."""
-    starts = sorted(
-        (slot + INTERVAL * microbatch, what, microbatch)
-        for what, slot in enumerate(block)
-        for microbatch in range(num_microbatches)
-    )
-    order: list[Pass] = []
-    late: list[Pass] = []
-    num_late, now = 0, 0
-    for slot, what, microbatch in starts:
-        idle = slot - now
-        order += late[num_late : num_late + idle]
-        num_late = min(num_late + idle, len(late))
-        order.append((what, microbatch))
-        if what in (I_UP, I_DOWN):
-            late.append((what + 2, microbatch))
-        now = slot + 1
-    return order + late[num_late:]
+@kernel
+def _squeeze(
+    blocks: NDArray[np.int64], num_microbatches: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What each rank runs, 0 to 5, and for which microbatch; shape (num_ranks, 6 m) each.
 
-
-class _Walk:
-    """All ranks at one moment. A class because the slots share this state."""
-
-    def __init__(self, order: list[list[Pass]], num_microbatches: int) -> None:
-        self.order = order
-        self.num_ranks, self.num_microbatches = len(order), num_microbatches
-        self.left = sum(map(len, order))
-        self.limit = max(max(_memory(row)) for row in order)
-        self.held = [0] * self.num_ranks  # chunks' activations
-        self.head = [0] * self.num_ranks  # first pass of the order that has not run
-        self.has_run = [bytearray(len(row)) for row in order]
-        self.count = [[0] * 6 for _ in order]  # of each pass, how often it has run
-        self.place = [_places(row, num_microbatches) for row in order]
-        self.ready = [[bytearray(num_microbatches) for _ in range(6)] for _ in order]
-        self.ready[0][F_DOWN] = bytearray(b"\1" * num_microbatches)
-        self.rows: list[list[tuple[int, int, int]]] = [[] for _ in order]
-
-    def slot(self) -> None:
-        """Run one pass on each rank that can."""
-        chosen = [(rank, self._choose(rank)) for rank in range(self.num_ranks)]
-        for rank, one in chosen:
-            if one is not None:
-                self._run(rank, *one)
-
-    def _choose(self, rank: int) -> Pass | None:
-        """The pass that a rank runs now."""
-        order, has_run = self.order[rank], self.has_run[rank]
-        at = self.head[rank]
-        while at < len(order) and has_run[at]:
-            at += 1
-        self.head[rank] = at
-        if at == len(order):
-            return None
-        what, microbatch = order[at]
-        drains = self.count[rank][F_DOWN] == self.num_microbatches
-        if self.ready[rank][what][microbatch] and not (drains and what >= W_UP):
-            return what, microbatch
-        return self._ahead(rank, drains)
-
-    def _ahead(self, rank: int, drains: bool) -> Pass | None:
-        """The earliest pass that is ready and leaves room for those before it."""
-        nexts = [
-            (drains and what >= W_UP, self.place[rank][what][microbatch], what, microbatch)
-            for what, microbatch in enumerate(self.count[rank])
-            if microbatch < self.num_microbatches and self.ready[rank][what][microbatch]
-        ]
-        for _, place, what, microbatch in sorted(nexts):
-            if self._fits(rank, place, MEMORY[what]):
-                return what, microbatch
-        return None
-
-    def _fits(self, rank: int, place: int, memory: int) -> bool:
-        """Whether a pass may run before all others up to its place in the order."""
-        if memory <= 0:
-            return True
-        order, has_run, held = self.order[rank], self.has_run[rank], self.held[rank] + memory
-        for at in range(self.head[rank], place):
-            if held > self.limit:
-                return False
-            if not has_run[at]:
-                held += MEMORY[order[at][0]]
-        return held <= self.limit
-
-    def _run(self, rank: int, what: int, microbatch: int) -> None:
-        """Note a pass, and hand its result on for the next slot."""
-        self.left -= 1
-        self.held[rank] += MEMORY[what]
-        self.count[rank][what] += 1
-        self.has_run[rank][self.place[rank][what][microbatch]] = 1
-        stage = rank if IS_DOWN[what] else 2 * self.num_ranks - 1 - rank
-        self.rows[rank].append((stage, KIND[what], microbatch))
-        if what >= W_UP:
-            return
-        if KIND[what] == Kind.I:
-            self.ready[rank][what + 2][microbatch] = 1
-        goes_down = what in (F_DOWN, I_UP)
-        peer = rank + 1 if goes_down else rank - 1
-        if 0 <= peer < self.num_ranks:
-            self.ready[peer][what][microbatch] = 1
-        elif what != I_DOWN:
-            self.ready[rank][what + 1][microbatch] = 1  # at the turn of the V, or at its end
-
-
-def _memory(order: list[Pass]) -> list[int]:
-    """Chunks' activations held after each pass."""
-    held: list[int] = np.cumsum([MEMORY[what] for what, _ in order]).tolist()
-    return held
-
-
-def _places(order: list[Pass], num_microbatches: int) -> list[list[int]]:
-    """Where each pass stands in the order, by what and microbatch."""
-    places = [[0] * num_microbatches for _ in range(6)]
-    for at, (what, microbatch) in enumerate(order):
-        places[what][microbatch] = at
-    return places
+    `blocks` has shape (num_ranks, 4).
+    """
+    num_ranks, m = len(blocks), num_microbatches
+    length = 6 * m
+    memory = (1, 1, 0, 0, -1, -1)  # chunks' activations that a pass takes or frees
+    # the order of the repeated block, W in the slots that are idle
+    order_what = np.empty((num_ranks, length), np.int64)
+    order_microbatch = np.empty((num_ranks, length), np.int64)
+    place = np.empty((num_ranks, 6, m), np.int64)
+    limit = 0
+    for rank in range(num_ranks):
+        late_what, late_microbatch = np.empty(2 * m, np.int64), np.empty(2 * m, np.int64)
+        num_late = used = fill = slot = held = 0
+        while fill < length:
+            chosen = -1
+            for what in range(4):
+                since = slot - blocks[rank, what]
+                if since >= 0 and since % 6 == 0 and since // 6 < m:
+                    chosen = what
+            slot += 1
+            if chosen >= 0:
+                now = (slot - 1 - blocks[rank, chosen]) // 6
+                if chosen >= 2:
+                    late_what[num_late], late_microbatch[num_late] = chosen + 2, now
+                    num_late += 1
+            elif used < num_late:
+                chosen, now = late_what[used], late_microbatch[used]
+                used += 1
+            else:
+                continue
+            order_what[rank, fill], order_microbatch[rank, fill] = chosen, now
+            place[rank, chosen, now] = fill
+            fill += 1
+            held += memory[chosen]
+            limit = max(limit, held)
+    # all ranks from slot to slot
+    ready = np.zeros((num_ranks, 6, m), np.bool_)
+    ready[0, 0, :] = True
+    has_run = np.zeros((num_ranks, length), np.bool_)
+    count, head = np.zeros((num_ranks, 6), np.int64), np.zeros(num_ranks, np.int64)
+    level, done = np.zeros(num_ranks, np.int64), np.zeros(num_ranks, np.int64)
+    row_what = np.empty((num_ranks, length), np.int64)
+    row_microbatch = np.empty((num_ranks, length), np.int64)
+    choice = np.empty(num_ranks, np.int64)
+    left = num_ranks * length
+    while left > 0:
+        for rank in range(num_ranks):
+            choice[rank] = -1
+            while head[rank] < length and has_run[rank, head[rank]]:
+                head[rank] += 1
+            if head[rank] == length:
+                continue
+            drains = count[rank, 0] == m
+            what = order_what[rank, head[rank]]
+            if ready[rank, what, order_microbatch[rank, head[rank]]] and not (drains and what >= 4):
+                choice[rank] = head[rank]
+                continue
+            tried = np.zeros(6, np.bool_)
+            for _ in range(6):  # ready passes by their place, W last in the drain
+                best, best_key = -1, 0
+                for what in range(6):
+                    now = count[rank, what]
+                    if tried[what] or now == m or not ready[rank, what, now]:
+                        continue
+                    key = place[rank, what, now] + (length if drains and what >= 4 else 0)
+                    if best < 0 or key < best_key:
+                        best, best_key = what, key
+                if best < 0:
+                    break
+                tried[best] = True
+                at = place[rank, best, count[rank, best]]
+                held, fits = level[rank] + memory[best], True
+                if memory[best] > 0:  # with those before it in the order still to come
+                    for before in range(head[rank], at):
+                        fits = fits and held <= limit
+                        if not has_run[rank, before]:
+                            held += memory[order_what[rank, before]]
+                    fits = fits and held <= limit
+                if fits:
+                    choice[rank] = at
+                    break
+        for rank in range(num_ranks):
+            if choice[rank] < 0:
+                continue
+            what = order_what[rank, choice[rank]]
+            now = order_microbatch[rank, choice[rank]]
+            has_run[rank, choice[rank]] = True
+            level[rank] += memory[what]
+            count[rank, what] += 1
+            row_what[rank, done[rank]], row_microbatch[rank, done[rank]] = what, now
+            done[rank] += 1
+            left -= 1
+            if what >= 4:
+                continue
+            if what >= 2:
+                ready[rank, what + 2, now] = True
+            peer = rank + 1 if what == 0 or what == 2 else rank - 1
+            if 0 <= peer < num_ranks:
+                ready[peer, what, now] = True
+            elif what != 3:
+                ready[rank, what + 1, now] = True  # at the turn of the V, or at its end
+    return row_what, row_microbatch

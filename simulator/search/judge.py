@@ -45,7 +45,7 @@ class Judged:
 def judge(
     space: Space, first: int, stop: int, front: Front | None, known: Known | None = None
 ) -> Judged:
-    """Judge a chunk of points. Messages have their links for themselves.
+    """Judge a chunk of points.
 
     Args:
         space: the space.
@@ -66,7 +66,7 @@ def judge(
             dropped[BEATEN] += 1
             continue
         try:
-            report = simulate(plan_at(space, one.point), "longest_path").report
+            report = simulate(plan_at(space, one.point)).report
         except ValueError as error:  # rules of rows that are only known with their times
             dropped[reason(error)] += 1
             continue

@@ -5,7 +5,7 @@ layers' costs and their cluster's routes, and whole runs of illegal points share
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from simulator.checks import Count, Value
 from simulator.errors import unknown, validated
-from simulator.job import Job, Plan
+from simulator.job import Job, Model, Plan
 from simulator.planners.balanced import balanced_layers
 from simulator.schedules import build, recipe_of, schedules
 
@@ -253,7 +253,7 @@ def _defaults(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
         "cp": _divisors(gpus, min(MOST_NODES * cluster.gpus_per_node, model.seq_len)),
         "ep": (1,),
         "micro_batch_size": _divisors(batch, MOST_SEQUENCES),
-        "schedule": _synchronous(),
+        "schedule": _synchronous(model),
         "recompute": ("none", "selective", "full"),
         "zero_stage": (0, 1, 2, 3),
         "sequence_parallel": (False, True),
@@ -270,15 +270,30 @@ def _divisors(total: int, most: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, min(total, most) + 1) if total % d == 0)
 
 
-def _synchronous() -> tuple[str, ...]:
+def _synchronous(model: Model) -> tuple[str, ...]:
     """Schedules of one step with whole sequences whose rows plans can share, the plainest first.
 
     Of equal rows the first schedule's name counts, as 1f1b's for interleaved with one chunk. Rows
-    made for given times take seconds a plan, so that only those who ask for them get them.
+    made for given times take seconds a plan, so that only those who ask for them get them. So do
+    those whose pairs hide the exchanges of experts: no framework overlaps pairs of a dense model.
     """
     names = [
         name
         for name, recipe in schedules().items()
-        if recipe.weights is None and not {"costs", "num_slices"} & set(recipe.takes)
+        if recipe.weights is None
+        and not {"costs", "num_slices"} & set(recipe.takes)
+        and (_has_experts(model) or not _has_pairs(name))
     ]
     return tuple(sorted(names, key=lambda name: "vpp" in schedules()[name].takes))
+
+
+def _has_experts(model: Model) -> bool:
+    """Whether a token is exchanged with experts."""
+    return getattr(model, "num_experts", 1) > 1
+
+
+@cache
+def _has_pairs(schedule: str) -> bool:
+    """Whether the rows of a schedule overlap forwards with backwards."""
+    vpp = recipe_of(schedule).chunks
+    return bool(build(Plan(schedule=schedule, pp=4, vpp=vpp, num_microbatches=16)).paired.any())

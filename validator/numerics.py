@@ -1,0 +1,56 @@
+"""The gradients that every cut and schedule must have: those of the model without a pipeline."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from validator.player import DTYPES
+from validator.session import Session
+from validator.stage import Stage, loss_of, tokens_of
+
+__all__ = ["furthest", "reference"]
+
+SPARE = 0.8  # share of the free memory that the whole model may take
+
+
+def reference(
+    session: Session,
+    device: torch.device,
+    write: Callable[..., None],
+    alive: Callable[[], None],
+) -> dict[str, torch.Tensor]:
+    """Gradients by parameter's name, on the host; none if the whole model does not fit."""
+    model = session.model
+    dtype = DTYPES[session.dtype]
+    if device.type == "cuda":
+        needed = 2.5 * model.num_parameters * dtype.itemsize
+        free = SPARE * torch.cuda.mem_get_info()[0]
+        if needed > free:
+            write(
+                "note",
+                text=f"gradients are not checked: the whole model needs {needed / 1e9:.0f} GB, "
+                f"{free / 1e9:.0f} GB are free; use fewer layers to check them",
+            )
+            return {}
+    with device:
+        whole = Stage(model, range(model.num_hidden_layers), dtype)
+    m = session.num_microbatches
+    inputs, targets = tokens_of(model, session.micro_batch_size * m, device)
+    for x, y in zip(inputs.chunk(m), targets.chunk(m), strict=True):
+        torch.autograd.backward(loss_of(whole(x), y, 1 / m))
+        alive()
+    return {name: p.grad.cpu() for name, p in whole.named_parameters() if p.grad is not None}
+
+
+def furthest(modules: Mapping[int, Stage], expected: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The parameter of these stages whose gradient is furthest from the expected. [1]"""
+    worst, where = 0.0, ""
+    for module in modules.values():
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None, f"no gradient of {name}"
+            found, wanted = parameter.grad.cpu().double(), expected[name].double()
+            error = float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
+            if not error <= worst:  # also when it is not a number
+                worst, where = error, name
+    return {"error": worst, "parameter": where}
