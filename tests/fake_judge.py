@@ -51,7 +51,7 @@ def judged(first, stop, keep):
     )
 
 
-def judge(space, first, stop, front, known=None):
+def judge(space, first, stop, front, known=None, patience=0.0):
     """Prunes what a point of the front beats strictly; takes 20 us a point."""
     time.sleep(2e-5 * (stop - first))
 
@@ -64,29 +64,29 @@ def judge(space, first, stop, front, known=None):
     return judged(first, stop, keep)
 
 
-def slow(space, first, stop, front, known=None):
+def slow(space, first, stop, front, known=None, patience=0.0):
     """The same, 1 ms a point."""
     time.sleep(1e-3 * (stop - first))
     return judge(space, first, stop, front)
 
 
-def everything(space, first, stop, front, known=None):
+def everything(space, first, stop, front, known=None, patience=0.0):
     """Simulates every legal point, whatever the front."""
     return judge(space, first, stop, None)
 
 
-def trapped(space, first, stop, front, known=None):
+def trapped(space, first, stop, front, known=None, patience=0.0):
     """Dies over one point."""
     if first <= TRAP < stop:
         os.kill(os.getpid(), signal.SIGKILL)
     return judge(space, first, stop, front)
 
 
-def deadly(space, first, stop, front, known=None):
+def deadly(space, first, stop, front, known=None, patience=0.0):
     """Dies over every point."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def broken(space, first, stop, front, known=None):
+def broken(space, first, stop, front, known=None, patience=0.0):
     """Fails as a program with a mistake does."""
     raise KeyError("mistake")

@@ -39,7 +39,7 @@ def scheduler(num_workers):
             n_workers=num_workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
             silence_logs=50,
         ) as cluster:
             yield cluster

@@ -11,7 +11,7 @@ from simulator.job import Job, Plan
 from simulator.load import load_cluster, load_model
 from simulator.schedules import recipe_of
 from simulator.search.front import Front
-from simulator.search.judge import judge
+from simulator.search.judge import Slow, judge
 from simulator.search.known import Known
 from simulator.search.reasons import BEATEN, EVEN, SAME_ROWS
 from simulator.search.space import job_at, point, space_of
@@ -197,3 +197,19 @@ def test_stragglers_only_forbid_pipelines_that_lack_their_rank():
     assert (
         judged.dropped["cluster.stragglers names rank, but the pipeline has ranks to"] == 2 * 2 // 2
     )
+
+
+def test_a_range_that_takes_too_long_is_given_up_and_goes_on_in_shorter_ones(everything):
+    known, at, size, given_up, pieces = Known(), 0, FEW.num_points, 0, []
+    while at < FEW.num_points:
+        try:
+            stop = min(at + size, FEW.num_points)
+            pieces.append(judge(FEW, at, stop, None, known, patience=0.0))
+            at = stop
+        except Slow:
+            assert size > 1
+            size, given_up = max(1, size // 4), given_up + 1
+    assert given_up >= 4
+    assert np.concatenate([piece.index for piece in pieces]).tolist() == everything.index.tolist()
+    steps = np.concatenate([piece.step_time for piece in pieces])
+    np.testing.assert_array_equal(steps, everything.step_time)

@@ -7,6 +7,8 @@ already. The best bounds are simulated first, so that the front rises early.
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from simulator.search.reasons import BEATEN, no_room, reason
 from simulator.search.space import Space, plan_at
 from simulator.simulate import simulate
 
-__all__ = ["Judged", "judge"]
+__all__ = ["Judged", "Slow", "judge"]
 
 Column = NDArray[np.float64]
 
@@ -42,8 +44,17 @@ class Judged:
     mfu: Column  # [1]
 
 
+class Slow(Exception):
+    """A range of points takes longer than one has patience for; halves of it will not."""
+
+
 def judge(
-    space: Space, first: int, stop: int, front: Front | None, known: Known | None = None
+    space: Space,
+    first: int,
+    stop: int,
+    front: Front | None,
+    known: Known | None = None,
+    patience: float = inf,
 ) -> Judged:
     """Judge a chunk of points.
 
@@ -54,7 +65,12 @@ def judge(
         front: points that are simulated already: a point that cannot join them is not simulated.
             None simulates every point that fits.
         known: what earlier chunks of the same space worked out, and will find here again.
+        patience: time after which a range of several points is given up. [s]
+
+    Raises:
+        Slow: out of patience; what was simulated is in `known`, so that a shorter range goes on.
     """
+    begin = perf_counter()
     dropped: Counter[str] = Counter()
     known = Known() if known is None else known
     left = sorted(candidates(space, first, stop, known, dropped), key=_by_bound)
@@ -65,19 +81,28 @@ def judge(
         if beaten[at]:
             dropped[BEATEN] += 1
             continue
-        try:
-            report = simulate(plan_at(space, one.point)).report
-        except ValueError as error:  # rules of rows that are only known with their times
-            dropped[reason(error)] += 1
-            continue
-        if not report.fits:
-            dropped[_no_room(report)] += 1
+        report = known.reports.get(one.point) or _simulated(space, one.point)
+        known.reports[one.point] = report
+        if perf_counter() - begin > patience and stop - first > 1:
+            raise Slow
+        if isinstance(report, str):
+            dropped[report] += 1
             continue
         found.append((one.point, report))
         if front is not None:
             beaten |= Front().add(_judged(space, found[-1:])).beats(hopes)
     found.sort(key=lambda one: one[0])
+    known.reports.clear()
     return _judged(space, found, first=first, stop=stop, dropped=dict(sorted(dropped.items())))
+
+
+def _simulated(space: Space, point: int) -> Report | str:
+    """A plan's report, or why it is dropped."""
+    try:
+        report = simulate(plan_at(space, point)).report
+    except ValueError as error:  # rules of rows that are only known with their times
+        return reason(error)
+    return report if report.fits else _no_room(report)
 
 
 def _by_bound(one: Candidate) -> tuple[float, int]:

@@ -9,6 +9,7 @@ from simulator.costs.layers import LayerCosts, layer_costs
 from simulator.costs.memory import stage_parameters, static_bytes
 from simulator.job import Job, Plan
 from simulator.planners.balanced import Parts, balanced_layers, part_seconds
+from simulator.report import Report
 from simulator.search.bound import Wires, wires_of
 from simulator.search.reasons import SAME_ROWS, reason
 from simulator.search.shape import Shape, shape_of
@@ -28,6 +29,7 @@ class Known:
     shapes: dict[Key, tuple[Shape | str, ...]] = field(default_factory=dict)
     statics: dict[Key, tuple[float, float, float]] = field(default_factory=dict)
     wires: dict[Key, Wires] = field(default_factory=dict)
+    reports: dict[int, Report | str] = field(default_factory=dict)  # of a range that was given up
 
     def costs(self, job: Job) -> Costs:
         """The costs of a job."""

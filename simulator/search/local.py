@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from simulator.search.front import Front
-from simulator.search.judge import Judged, judge
+from simulator.search.judge import Judged, Slow, judge
 from simulator.search.known import Known
 from simulator.search.space import Space
 from simulator.search.store import COLUMNS
@@ -27,7 +27,7 @@ SECONDS = 0.5  # of work in one chunk, so that little is lost when a process is 
 PIECES = 4  # calls that one chunk's time is divided into, at least [1]
 GROWTH = 4  # of one call's points over those of the call before, at most [1]
 FIRST_POINTS = 64  # of the first call, whose speed is not known yet [1]
-MOST_POINTS = 1024  # of one call, for a range of quick points may end in slow ones [1]
+MOST_POINTS = 1024  # of one call, for its front is that of the call's beginning [1]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Task:
 
     space: Space
     margin: float | None  # plans this much slower than one of the front are judged too; None: all
-    judge: Callable[[Space, int, int, Front | None, Known], Judged] = judge
+    judge: Callable[[Space, int, int, Front | None, Known, float], Judged] = judge
     seconds: float = SECONDS  # of one chunk [s]
 
 
@@ -92,7 +92,12 @@ def work(task: Task, chunk: Chunk, front: Front, known: Known) -> Answer:
     while at < chunk.stop:
         begin = perf_counter()
         rivals = None if task.margin is None else _slower(front, task.margin)
-        piece = task.judge(task.space, at, min(at + size, chunk.stop), rivals, known)
+        try:
+            stop = min(at + size, chunk.stop)
+            piece = task.judge(task.space, at, stop, rivals, known, task.seconds / PIECES)
+        except Slow:
+            size = max(1, (stop - at) // GROWTH)
+            continue
         pieces.append(piece)
         at = piece.stop
         front = grown(front, piece)
