@@ -6,6 +6,7 @@ REDUCE_GRAD and UNSHARD are posted likewise; OPTIMIZER waits for its stage's red
 knows a schedule by name: a schedule that would hang on real GPUs hangs here, and says why.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
@@ -84,12 +85,12 @@ class _Run:
         self.env = simpy.Environment()
         self.network = Network(self.env, fabric.capacity)
         size = lowered.num_ops
-        self.action: list[int] = _actions(lowered).tolist()
+        self.action = _actions(lowered).tobytes()
         self.kind: list[int] = lowered.kind.tolist()
         self.ranks: list[int] = lowered.rank.tolist()
-        self.seconds: list[float] = _durations(lowered, costs, stragglers).tolist()
-        self.start = [np.nan] * size
-        self.end = [np.nan] * size
+        self.seconds = array("d", _durations(lowered, costs, stragglers).tobytes())
+        self.start = array("d", [np.nan]) * size
+        self.end = array("d", [np.nan]) * size
         self.posted = bytearray(size)
         self.arrived = bytearray(size)  # RECV and REDUCE_GRAD ops that are complete
         self.waiting: dict[int, simpy.Event] = {}  # by the op waited for
@@ -98,8 +99,8 @@ class _Run:
         self.standing: dict[int, simpy.Event] = {}  # ranks at a WAIT
         self.at = lowered.offsets[:-1].tolist()  # where each rank waits, or its end
         matches = match(lowered)
-        self.needs: list[int] = matches.needs.tolist()
-        self.peer: list[int] = matches.peer.tolist()
+        self.needs = array("i", matches.needs.tobytes())
+        self.peer = array("i", matches.peer.tobytes())
         self._prepare(transfers(lowered, matches))
         self.arrive = self._arrival()
         collective = (lowered.kind == Kind.REDUCE_GRAD) | (lowered.kind == Kind.UNSHARD)
@@ -116,8 +117,8 @@ class _Run:
         nbytes, gather = np.zeros(size), np.zeros(size)
         nbytes[moves.send] = share * costs.boundary_bytes[moves.boundary]
         gather[moves.send] = share * costs.boundary_gather[moves.boundary]
-        self.nbytes: list[float] = nbytes.tolist()
-        self.gather: list[float] = gather.tolist()
+        self.nbytes = array("d", nbytes.tobytes())
+        self.gather = array("d", gather.tobytes())
         self.instant = bytearray(size)  # transfers that take no time
         self.path: list[Path | None] = [None] * size
         columns = (moves.send.tolist(), moves.source.tolist(), moves.target.tolist())
