@@ -26,7 +26,7 @@ import numpy as np
 from simulator.lower import lower, reduce_when_ready
 from simulator.schedule import Kind, Op, Schedule
 
-__all__ = ["DIALECTS", "is_lowered", "read_rows", "write_rows"]
+__all__ = ["DIALECTS", "check_transfers", "is_lowered", "read_rows", "write_rows"]
 
 DIALECTS = ("pytorch-compute", "pytorch-comms", "zero-bubble", "zero-bubble-interleaved")
 
@@ -69,7 +69,7 @@ def read_rows(text: str, dialect: str) -> Schedule:
     if dialect.startswith("zero-bubble"):
         schedule = _read_letters(text, _stages_of(dialect))
         if is_lowered(schedule):
-            _check_transfers(schedule)
+            check_transfers(schedule)
         return schedule
     schedule = Schedule.parse(text)
     if dialect == "pytorch-compute":
@@ -77,7 +77,7 @@ def read_rows(text: str, dialect: str) -> Schedule:
     else:
         kinds = (Kind.F, Kind.B, Kind.I, Kind.W, *TRANSFERS)
         _check_kinds(schedule, (*kinds, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD), dialect)
-        _check_transfers(schedule)
+        check_transfers(schedule)
     return schedule
 
 
@@ -193,7 +193,7 @@ def _check_kinds(schedule: Schedule, kinds: Iterable[Kind], dialect: str) -> Non
         )
 
 
-def _check_transfers(schedule: Schedule) -> None:
+def check_transfers(schedule: Schedule) -> None:
     """Every op from another rank is received before, and every transfer has both of its ends."""
     rows = list(schedule.rows)
     home: dict[tuple[int, bool, int], int] = {}

@@ -329,6 +329,8 @@ def _run(
                 for link in touched:
                     if users[link] > 0 and left[link] < lowest * load[link]:
                         full, lowest = link, left[link] / load[link]
+                if full < 0:  # only rounding is left of every link's share
+                    break
                 level = max(level, lowest)
                 node = head[full]
                 while node >= 0:
@@ -341,9 +343,12 @@ def _run(
                     route = path[flow[one]]
                     for k in range(first[route], first[route + 1]):
                         link = links[k]
-                        left[link] = max(0.0, left[link] - copies[k] * level)
-                        load[link] -= copies[k]
                         users[link] -= 1
+                        load[link] -= copies[k]
+                        left[link] -= copies[k] * level
+                        if users[link] > 0:  # rates only rise, rounding or not
+                            load[link] = max(load[link], 1e-12)
+                            left[link] = max(left[link], level * load[link])
                     if rate[one] != level:
                         moved = rate[one] * (now - since[one])
                         remaining[one] = max(0.0, remaining[one] - moved)

@@ -20,6 +20,7 @@ __all__ = [
     "reduce_when_ready",
     "step_optimizer",
     "unshard_after_step",
+    "without",
 ]
 
 Numbers = tuple[int, int, int, int]  # stage, kind, microbatch, paired
@@ -358,6 +359,18 @@ def _homes(
         split = home_w[cell] == (-1 if whole[cell] else here)
         right = right and here >= 0 and home_b[cell] == here and split
     return home_f, home_b, right
+
+
+def without(lowered: Schedule, *kinds: Kind) -> Schedule:
+    """The rows without the ops of some kinds.
+
+    >>> print(without(Schedule.parse("0UNSHARD,0F0,0B0,0RESHARD"), Kind.UNSHARD, Kind.RESHARD))
+    0F0,0B0
+    """
+    keep = ~np.isin(lowered.kind, kinds)
+    offsets = np.concatenate([[0], np.cumsum(keep)])[lowered.offsets]
+    columns = (lowered.stage, lowered.kind, lowered.microbatch, lowered.paired)
+    return Schedule(offsets, *(column[keep] for column in columns))
 
 
 def _refuse(schedule: Schedule) -> None:

@@ -18,7 +18,7 @@ from simulator.costs.estimate import host_seconds
 from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
 from simulator.costs.slices import attention_share, slice_times, sliced
-from simulator.dialects import is_lowered
+from simulator.dialects import check_transfers, is_lowered
 from simulator.explain import explain_longest
 from simulator.fabric import Fabric, connect, ideal
 from simulator.job import Job, Plan
@@ -31,6 +31,7 @@ from simulator.lower import (
     reduce_when_ready,
     step_optimizer,
     unshard_after_step,
+    without,
 )
 from simulator.matching import Matches, match
 from simulator.report import Report, in_flight, spans_of_ranks
@@ -246,9 +247,17 @@ def _whole_step(schedule: Schedule, plan: Plan) -> Schedule:
 
 
 def _with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
-    """The rows with their sends and receives, as the plan's point-to-point does them."""
+    """The rows with their sends and receives, as the plan's point-to-point does them.
+
+    Rows of one's own may come with both, and with the collectives of PyTorch's runtime, which are
+    left out here: the plan says which there are.
+    """
     how = block if plan.p2p == "blocking" else post_receives_early
-    return how(schedule if is_lowered(schedule) else lower(schedule))
+    if not is_lowered(schedule):
+        return how(lower(schedule))
+    rows = without(schedule, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)
+    check_transfers(rows)
+    return how(rows)
 
 
 def _homes(schedule: Schedule) -> dict[int, tuple[int, ...]]:
