@@ -5,7 +5,16 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Count", "NotNegative", "Positive", "Share", "Value", "require_divides"]
+__all__ = [
+    "AtLeastOne",
+    "Count",
+    "NotNegative",
+    "Positive",
+    "Share",
+    "Value",
+    "Whole",
+    "require_divides",
+]
 
 
 def _not_bool(value: object) -> object:
@@ -15,9 +24,11 @@ def _not_bool(value: object) -> object:
     return value
 
 
+Whole = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_not_bool)]
 Count = Annotated[int, Field(ge=1, le=10**12), BeforeValidator(_not_bool)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_not_bool)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_not_bool)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_not_bool)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_not_bool)]
 
 

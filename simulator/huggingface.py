@@ -15,6 +15,7 @@ __all__ = ["SUPPORTED", "model_from_config"]
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
 
+SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe")
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -28,10 +29,10 @@ def model_from_config(config: Config, name: str, seq_len: int | None = None) -> 
     """
     model_type = _model_type(config)
     for key in EXPERT_KEYS:
-        if config.get(key):
+        if config.get(key) and model_type not in SPARSE:
             raise ValueError(
-                f"config.json's {key} is {config[key]} (model_type {model_type}), but experts are "
-                f"not costed yet; use a dense model"
+                f"config.json's {key} is {config[key]}, but experts of model_type {model_type} are "
+                f"not read yet; use one of {', '.join(SPARSE)}, or write a [model] table"
             )
     if model_type not in SUPPORTED:
         raise ValueError(
@@ -124,6 +125,54 @@ def _mistral(config: Config) -> Fields:
     return _gated(config, 8, None)
 
 
+def _mixtral(config: Config) -> Fields:
+    """Every layer's feed-forward is experts of the dense layer's width."""
+    return {
+        **_gated(config, 8, None),
+        "num_experts": config.get("num_local_experts", 8),
+        "num_experts_per_tok": config.get("num_experts_per_tok", 2),
+    }
+
+
+def _qwen3_moe(config: Config) -> Fields:
+    if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
+        raise ValueError(
+            "config.json's decoder_sparse_step or mlp_only_layers puts dense layers between those "
+            "with experts, which is not read yet; write a [model] table"
+        )
+    return {
+        **_qwen3(config),
+        "num_experts": config.get("num_experts", 128),
+        "num_experts_per_tok": config.get("num_experts_per_tok", 8),
+        "moe_intermediate_size": config.get("moe_intermediate_size", 768),
+    }
+
+
+def _deepseek(config: Config) -> Fields:
+    """Latent attention, some dense layers first, then experts, some of them for all tokens."""
+    if config.get("moe_layer_freq", 1) != 1:
+        raise ValueError(
+            f"config.json's moe_layer_freq is {config['moe_layer_freq']}: dense layers between "
+            "those with experts are not read yet; write a [model] table"
+        )
+    fields = _gated(config, None, None)
+    del fields["num_key_value_heads"]
+    return {
+        **fields,
+        "head_dim": _require(config, "qk_nope_head_dim"),
+        "num_experts": _require(config, "n_routed_experts"),
+        "num_experts_per_tok": _require(config, "num_experts_per_tok"),
+        "num_shared_experts": config.get("n_shared_experts") or 0,
+        "moe_intermediate_size": _require(config, "moe_intermediate_size"),
+        "num_dense_layers": config.get("first_k_dense_replace", 0),
+        **({"topk_group": groups} if (groups := config.get("topk_group", 1)) > 1 else {}),
+        "q_lora_rank": config.get("q_lora_rank"),
+        "kv_lora_rank": _require(config, "kv_lora_rank"),
+        "qk_rope_head_dim": _require(config, "qk_rope_head_dim"),
+        "v_head_dim": _require(config, "v_head_dim"),
+    }
+
+
 def _qwen2(config: Config) -> Fields:
     return {**_gated(config, 32, None), "qkv_bias": True}
 
@@ -185,12 +234,16 @@ def _refuse_window(config: Config, model_type: str, seq_len: int) -> None:
 
 
 SUPPORTED: dict[str, Callable[[Config], Fields]] = {
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
     "gemma": _gemma,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
     "llama": _llama,
     "mistral": _mistral,
+    "mixtral": _mixtral,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
 }

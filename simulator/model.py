@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from simulator.checks import Count, Value, require_divides
+from simulator.checks import Count, Value, Whole, require_divides
 
 __all__ = ["Model"]
 
@@ -30,6 +30,28 @@ class Model(Value):
     qk_norm: bool = Field(False, description="queries and keys are normalised, head by head")
     norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
     dropout: bool = Field(False, description="trained with dropout, which keeps one-byte masks")
+    num_experts: Count = Field(1, description="routed experts of a layer; 1 = a dense model [1]")
+    num_experts_per_tok: Count = Field(1, description="routed experts that a token takes [1]")
+    num_shared_experts: Whole = Field(0, description="experts of a layer that all tokens take [1]")
+    moe_intermediate_size: Count | None = Field(
+        None, description="width of one expert; intermediate_size when left out [1]"
+    )
+    topk_group: Count | None = Field(
+        None, description="nodes that a token's experts lie on at most; no limit when left out [1]"
+    )
+    num_dense_layers: Whole = Field(0, description="first layers, which have no experts [1]")
+    q_lora_rank: Count | None = Field(
+        None, description="width of the compressed queries of latent attention [1]"
+    )
+    kv_lora_rank: Count | None = Field(
+        None, description="width of the compressed keys and values: makes attention latent [1]"
+    )
+    qk_rope_head_dim: Whole = Field(
+        0, description="part of a latent head's query and key that carries positions [1]"
+    )
+    v_head_dim: Count | None = Field(
+        None, description="width of a latent head's value; head_dim when left out [1]"
+    )
     source: str = Field("", description="where the sizes are published")
 
     @model_validator(mode="before")
@@ -56,7 +78,76 @@ class Model(Value):
             "model.num_key_value_heads",
             self.num_key_value_heads,
         )
+        self._check_experts()
+        self._check_latent()
         return self
+
+    def _check_experts(self) -> None:
+        if self.num_experts_per_tok > self.num_experts:
+            raise ValueError(
+                f"model.num_experts_per_tok is {self.num_experts_per_tok}, but there are "
+                f"{self.num_experts} experts (model.num_experts); use at most that many"
+            )
+        if self.num_dense_layers >= self.num_hidden_layers and self.is_sparse:
+            raise ValueError(
+                f"model.num_dense_layers is {self.num_dense_layers} of {self.num_hidden_layers} "
+                "layers, so that none has experts; use fewer, or leave num_experts out"
+            )
+        for name in (
+            "num_shared_experts",
+            "moe_intermediate_size",
+            "topk_group",
+            "num_dense_layers",
+        ):
+            if not self.is_sparse and getattr(self, name):
+                raise ValueError(
+                    f"model.{name} is {getattr(self, name)}, but model.num_experts is 1; "
+                    "state num_experts, or leave it out"
+                )
+
+    def _check_latent(self) -> None:
+        if self.kv_lora_rank is not None:
+            if self.num_key_value_heads != self.num_attention_heads:
+                raise ValueError(
+                    f"model.kv_lora_rank is {self.kv_lora_rank}, but model.num_key_value_heads is "
+                    f"{self.num_key_value_heads}; latent attention has a key for each of the "
+                    f"{self.num_attention_heads} query heads: leave num_key_value_heads out"
+                )
+            return
+        for name in ("q_lora_rank", "qk_rope_head_dim", "v_head_dim"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"model.{name} is {getattr(self, name)}, but model.kv_lora_rank is left out; "
+                    "latent attention needs it"
+                )
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether layers have experts."""
+        return self.num_experts > 1
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether keys and values are compressed: DeepSeek's multi-head latent attention."""
+        return self.kv_lora_rank is not None
+
+    @property
+    def query_width(self) -> int:
+        """Elements of a token's queries: those of its keys too, but for grouped heads. [1]
+
+        A latent head's `head_dim` has no positions; its query and key carry them beside it.
+        """
+        return self.num_attention_heads * (self.head_dim + self.qk_rope_head_dim)
+
+    @property
+    def value_width(self) -> int:
+        """Elements that attention hands to its projection for a token. [1]"""
+        return self.num_attention_heads * (self.v_head_dim or self.head_dim)
+
+    @property
+    def expert_width(self) -> int:
+        """Width of one expert's feed-forward layer. [1]"""
+        return self.moe_intermediate_size or self.intermediate_size
 
     @property
     def num_parameters(self) -> int:
@@ -76,19 +167,68 @@ class Model(Value):
         norm = 2 if self.norm == "layernorm" else 1
         embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
         positions = self.seq_len if self.learned_positions else 0
-        layers = self.num_hidden_layers * self.parameters_per_layer
-        return layers + (embeddings + positions + norm) * self.hidden_size
+        return self.layers_parameters + (embeddings + positions + norm) * self.hidden_size
+
+    @property
+    def layers_parameters(self) -> int:
+        """Trained parameters of all layers. [1]"""
+        sparse = self.num_hidden_layers - self.num_dense_layers
+        return self.num_dense_layers * self.dense_layer_parameters + sparse * (
+            self.parameters_per_layer
+        )
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that one token meets: all but the experts that it is not sent to. [1]"""
+        idle = (self.num_experts - self.num_experts_per_tok) * self.expert_parameters
+        return self.num_parameters - (self.num_hidden_layers - self.num_dense_layers) * idle
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one routed expert; 0 in a dense model. [1]"""
+        return self._mlp_parameters(self.expert_width) if self.is_sparse else 0
 
     @property
     def parameters_per_layer(self) -> int:
-        """Trained parameters of one layer. [1]"""
-        norm = 2 if self.norm == "layernorm" else 1
-        hidden, ffn = self.hidden_size, self.intermediate_size
-        query = self.num_attention_heads * self.head_dim
-        qkv = query + 2 * self.num_key_value_heads * self.head_dim
+        """Trained parameters of one layer, with all of its experts if it has any. [1]"""
+        if not self.is_sparse:
+            return self.dense_layer_parameters
+        experts = (self.num_experts + self.num_shared_experts) * self.expert_parameters
+        return self._attention_parameters + experts + self.hidden_size * self.num_experts
+
+    @property
+    def dense_layer_parameters(self) -> int:
+        """Trained parameters of one layer without experts. [1]"""
+        return self._attention_parameters + self._mlp_parameters(self.intermediate_size)
+
+    def _mlp_parameters(self, width: int) -> int:
+        """A feed-forward layer of this width. [1]"""
         ups = 2 if self.gated_mlp else 1
-        matrices = hidden * (qkv + query) + hidden * ffn * (ups + 1)
-        norms = 2 * norm * hidden + (2 * self.head_dim if self.qk_norm else 0)
-        qkv_biases = qkv if self.bias or self.qkv_bias else 0
-        other_biases = 2 * hidden + ups * ffn if self.bias else 0
-        return matrices + norms + qkv_biases + other_biases
+        biases = self.hidden_size + ups * width if self.bias else 0
+        return self.hidden_size * width * (ups + 1) + biases
+
+    @property
+    def _attention_parameters(self) -> int:
+        """Attention and the two norms of a layer. [1]
+
+        Latent attention: queries and keys with values come down to a narrow vector, are normalised
+        and go up again, and the position part of the key is made beside that. Source: DeepSeek-AI,
+        "DeepSeek-V3 Technical Report", 2024 (arXiv 2412.19437), section 2.1.1.
+        """
+        hidden = self.hidden_size
+        norms = 2 * (2 if self.norm == "layernorm" else 1) * hidden
+        norms += 2 * self.head_dim if self.qk_norm else 0
+        bias = hidden if self.bias else 0
+        out = self.value_width * hidden + bias
+        if self.kv_lora_rank is None:
+            qkv = self.query_width + 2 * self.num_key_value_heads * self.head_dim
+            qkv_biases = qkv if self.bias or self.qkv_bias else 0
+            return hidden * qkv + qkv_biases + out + norms
+        rank = self.q_lora_rank
+        query = hidden * self.query_width
+        if rank is not None:
+            query = rank * (hidden + self.query_width + 1)
+        up = self.num_attention_heads * self.head_dim + self.value_width
+        key_value = hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
+        key_value += self.kv_lora_rank * (up + 1)
+        return query + key_value + out + norms

@@ -21,6 +21,7 @@ from simulator.costs.slices import attention_share, slice_times, sliced
 from simulator.dialects import check_transfers, is_lowered
 from simulator.explain import explain_longest
 from simulator.fabric import Fabric, connect, ideal
+from simulator.frameworks import load_framework
 from simulator.job import Job, Plan
 from simulator.longest_path import contends, play
 from simulator.lower import (
@@ -236,12 +237,18 @@ def _whole_step(schedule: Schedule, plan: Plan) -> Schedule:
                 f"as {plan.schedule}, are not costed yet; use dp = 1"
             )
         return lowered  # it updates its weights in its own rows
-    replicas = plan.dp * plan.cp * max(map(len, _homes(schedule).values()))
-    if replicas > 1:
+    copies = max(map(len, _homes(schedule).values()))
+    if copies > 1 and plan.zero_stage >= 2:
+        raise ValueError(
+            f"plan.zero_stage is {plan.zero_stage}, but {plan.schedule} holds every stage on "
+            f"{copies} ranks, whose gradients are reduced at the end of a step; use zero_stage 1"
+        )
+    replicas = plan.replicas * copies
+    if replicas > 1 and plan.zero_stage < 2:  # later stages reduce in every backward
         reduce = reduce_when_ready if plan.overlap_grad_reduce else reduce_at_end
         lowered = reduce(lowered)
     lowered = step_optimizer(lowered)
-    if plan.zero_stage > 0 and replicas > 1:
+    if replicas > 1 and plan.zero_stage in (1, 2):
         lowered = unshard_after_step(lowered)
     return lowered
 
@@ -360,11 +367,17 @@ def _memory(job: Job, report: Report, timeline: Timeline, costs: Costs) -> Repor
         "gradients": held @ costs.gradient_bytes,
         "optimizer states": held @ costs.optimizer_bytes,
     }
+    if costs.fixed_bytes.any():
+        parts["context and buffers"] = np.repeat(costs.fixed_bytes, len(peak))
     policy = _policy(job.plan)
     if policy is not None:
         versions = version_bytes(timeline, policy, costs.weight_bytes)
         parts["weight versions"] = versions - parts["weights"]
     parts["activations"] = peak - np.sum(list(parts.values()), axis=0)
+    slack = load_framework(job.plan.framework).allocator_slack
+    if slack:
+        parts["allocator slack"] = slack * (peak - costs.fixed_bytes)
+        peak = peak + parts["allocator slack"]
     return replace(
         report,
         peak_memory=peak,

@@ -128,7 +128,7 @@ def test_no_stage_beats_the_peak():
 
 
 def test_a_small_layer_takes_as_long_as_the_host_needs_to_issue_it():
-    """Bang et al., vTrain, MICRO 2024, look-up data: 3.3 to 3.6 ms on A100, tp = 1, 2 and 4."""
+    """Bang et al., vTrain, MICRO 2024, look-up data: 3.1 to 3.5 ms on A100, tp = 1, 2 and 4."""
     small = Model(
         name="GPT",
         num_hidden_layers=24,
@@ -146,8 +146,9 @@ def test_a_small_layer_takes_as_long_as_the_host_needs_to_issue_it():
         cluster = load_cluster("dgx-a100").model_copy(update={"num_nodes": 2})
         seconds = estimate(Job(model=small, cluster=cluster, plan=plan)).seconds
         layer = (seconds[Kind.F] + seconds[Kind.B])[1] / 8
-        assert layer == pytest.approx(14 * 70e-6 * 3.5, rel=1e-9)
-        assert 3.3e-3 < layer < 3.6e-3
+        operators = 14 if tp == 1 else 16  # with two collectives
+        assert layer == pytest.approx(operators * 62e-6 * 3.5, rel=1e-9)
+        assert 3.0e-3 < layer < 3.5e-3
 
 
 @pytest.mark.parametrize("name", preset_names("models"))

@@ -16,7 +16,12 @@ from simulator.costs.activations import (
     saved_layer_bytes,
     weight_grad_bytes,
 )
-from simulator.costs.memory import layer_parameters, memory_samples, stage_parameters
+from simulator.costs.memory import (
+    layer_parameters,
+    memory_samples,
+    stage_parameters,
+    static_bytes,
+)
 from simulator.job import Job, Model, Plan
 from simulator.load import load_cluster
 from simulator.schedule import Kind
@@ -185,8 +190,8 @@ def test_a_rank_that_holds_two_stages_starts_with_both():
     static = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
     memory = memory_samples(timeline, costs)
     assert [memory.memory_of(rank)[1][0] for rank in (0, 1)] == [
-        static[0] + static[2],
-        static[1] + static[3],
+        static[0] + static[2] + costs.fixed_bytes[0],
+        static[1] + static[3] + costs.fixed_bytes[0],
     ]
 
 
@@ -208,6 +213,7 @@ def test_memory_equals_adding_up_every_change(pp, m, seed):
         assert times[0] == 0
         assert (np.diff(times) > 0).all()
         base = costs.weight_bytes[rank] + costs.gradient_bytes[rank] + costs.optimizer_bytes[rank]
+        base += costs.fixed_bytes[0]
         for now, level in zip(times, levels, strict=True):
             ahead = [r for r in rows if r[0] == rank]
             live = sum(r[4] <= now for r in ahead if r[2] == Kind.F)
@@ -215,6 +221,28 @@ def test_memory_equals_adding_up_every_change(pp, m, seed):
             running = sum(r[4] <= now < r[5] for r in ahead if r[2] == Kind.B)
             expected = live * costs.activation_bytes[rank] + running * costs.transient_bytes[rank]
             assert level == pytest.approx(base + expected, rel=1e-9)
+
+
+def test_gradients_that_products_do_not_add_up_take_2_bytes_more():
+    fused, apart = (
+        static_bytes(1.0, job_of(attention="flash", framework=name))
+        for name in ("megatron-core", "nanotron")
+    )
+    assert (sum(fused), sum(apart)) == (18, 20)
+
+
+def test_the_loss_holds_its_gradients_beside_the_logits_while_the_last_backward_runs():
+    costs = estimate(job_of(pp=2, tp=2))
+    logits = B * S * V / 2
+    assert costs.transient_bytes[-1] == 6 * logits
+    assert costs.transient_bytes[0] == 0
+
+
+def test_a_stage_may_hold_the_head_alone():
+    costs = estimate(job_of(pp=2, layers_per_stage=(8, 0)))
+    assert costs.weight_bytes[1] == 2 * (V * H + 2 * H)
+    assert (costs.seconds[Kind.B] > 0).all()
+    assert np.isfinite(costs.pair_time).all()
 
 
 def test_costs_of_another_plan_are_refused():

@@ -134,6 +134,33 @@ PHI3_MINI = {
     "vocab_size": 32064,
 }
 MIXTRAL = MISTRAL_7B | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+MIXTRAL_8X7B = MIXTRAL | {"sliding_window": None}
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +173,8 @@ MIXTRAL = MISTRAL_7B | {"model_type": "mixtral", "num_local_experts": 8, "num_ex
         (QWEN3_8B, 8_190_735_360),
         (QWEN3_06B, 596_049_920),
         (GPT2, 124_439_808),
+        (MIXTRAL_8X7B, 46_702_792_704),
+        (DEEPSEEK_V3, 671_026_404_352),
         (GPT_NEOX_20B, 20_554_567_680),
         (GEMMA_7B, 8_537_680_896),
         (PHI3_MINI, 3_821_079_552),
@@ -229,14 +258,15 @@ def test_qwen2_has_a_bias_on_query_key_and_value_alone_and_qwen3_has_none():
     ("config", "says"),
     [
         (
-            MIXTRAL,
-            "config.json's num_local_experts is 8 (model_type mixtral), but experts are not "
-            "costed yet; use a dense model",
+            LLAMA3_8B | {"num_local_experts": 8},
+            "config.json's num_local_experts is 8, but experts of model_type llama are not read "
+            "yet; use one of deepseek_v2, deepseek_v3, mixtral, qwen3_moe, or write a [model]",
         ),
         (
             {"model_type": "bert"},
-            "config.json's model_type is bert, which is not read yet; use one of gemma, gpt2, "
-            "gpt_neox, llama, mistral, phi3, qwen2, qwen3, or write a [model] table",
+            "config.json's model_type is bert, which is not read yet; use one of "
+            "deepseek_v2, deepseek_v3, gemma, gpt2, gpt_neox, llama, mistral, mixtral, phi3, "
+            "qwen2, qwen3, qwen3_moe, or write a [model] table",
         ),
         (
             {"architectures": ["OPTForCausalLM"]},

@@ -119,8 +119,10 @@ def test_job_refuses_a_dtype_without_a_peak():
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        ({"cp": 2}, "plan.cp is 2, but its communication is not costed yet; use 1"),
-        ({"ep": 2}, "plan.ep is 2, but its communication is not costed yet; use 1"),
+        (
+            {"recompute_num_layers": 2},
+            "plan.recompute is none, but recompute_method and recompute_num_layers are ways of",
+        ),
         ({"grad_dtype": "fp16"}, "plan.grad_dtype is fp16, but weights are bf16; use fp32 or bf16"),
         ({"recompute": "selective"}, "flash attention already recomputes the attention core; use"),
     ],

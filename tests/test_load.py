@@ -225,7 +225,7 @@ def test_conveniences_that_agree_with_what_they_replace_are_welcome(write):
         ("[plan]\ntp = true", "plan.tp is true (tensor-parallel size [1]); it must be a number"),
         ("[plan]\ntp = []", "plan.tp is [] (tensor-parallel size [1]); it must be a whole number"),
         ("[plan]\nlayers_per_stage = 3", "such as [6, 7, 7, 6]"),
-        ("[plan]\nlayers_per_stage = [96, 0]", "plan.layers_per_stage.1 is 0 (layers on each"),
+        ("[plan]\nlayers_per_stage = [97, -1]", "plan.layers_per_stage.1 is -1 (layers on each"),
         (
             '[plan]\nrecompute = "some"',
             "it must be 'none', 'selective' or 'full'; use one of these",

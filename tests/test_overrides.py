@@ -157,7 +157,8 @@ def test_every_number_of_a_job_can_be_doubled():
     assert all("means nothing" not in reason for _, reason in refused)
     assert {name for name, _ in refused} <= {
         "pp", "vpp", "tp", "cp", "ep", "dp", "gemm_efficiency", "memory_efficiency",
-        "batched_gemm_share", "zero_stage", "flash_efficiency",
+        "batched_gemm_share", "zero_stage", "flash_efficiency", "fp8_efficiency",
+        "sustained_share", "flash2_share", "expert_imbalance",
     }  # fmt: skip
 
 

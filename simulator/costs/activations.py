@@ -6,13 +6,18 @@ attention; the same accounting by operator covers flash attention, grouped-query
 MLPs and no dropout. 16-bit activations, 1-byte masks.
 """
 
+from typing import NamedTuple
+
+from simulator.frameworks import load_framework
 from simulator.job import Job
 
 __all__ = [
     "core_bytes",
     "embedding_bytes",
+    "expert_load",
     "head_bytes",
     "layer_bytes",
+    "loss_bytes",
     "saved_layer_bytes",
     "weight_grad_bytes",
 ]
@@ -23,7 +28,8 @@ FP32 = 4
 
 
 def _tokens(job: Job) -> float:
-    return float(job.plan.micro_batch_size * job.model.seq_len)
+    """Tokens of one microbatch on one GPU of a context-parallel group. [1]"""
+    return job.plan.micro_batch_size * job.model.seq_len / job.plan.cp
 
 
 def _hidden_share(job: Job) -> int:
@@ -31,11 +37,46 @@ def _hidden_share(job: Job) -> int:
     return job.plan.tp if job.plan.sequence_parallel else 1
 
 
-def _widths(job: Job) -> tuple[float, float, float]:
-    """Queries, keys (or values), and feed-forward columns on one GPU. [1]"""
-    model, tp = job.model, job.plan.tp
-    query = model.num_attention_heads * model.head_dim / tp
-    return query, model.num_key_value_heads * model.head_dim / tp, model.intermediate_size / tp
+class Widths(NamedTuple):
+    """Elements of one token on one GPU of a tensor-parallel group. [1]"""
+
+    query: float
+    key: float
+    value: float
+    context: float  # what attention hands to its projection
+    latent: float  # compressed queries, keys and values, on every GPU
+    ups: float  # outputs of the feed-forward's first product, all experts that the token takes
+    inner: float  # inputs of its second product
+    copies: float  # of the token that go to experts
+
+
+def _widths(job: Job) -> Widths:
+    """The widths of one layer."""
+    model, plan = job.model, job.plan
+    query, context = model.query_width / plan.tp, model.value_width / plan.tp
+    key = value = model.num_key_value_heads * model.head_dim / plan.tp
+    latent = 0.0
+    if model.is_latent:
+        key, value = query, context
+        latent = float((model.q_lora_rank or 0) + (model.kv_lora_rank or 0))
+        latent += model.qk_rope_head_dim
+    inner, copies = float(model.intermediate_size), 0.0
+    if model.is_sparse:
+        copies = model.num_experts_per_tok * expert_load(job)
+        inner = (copies + model.num_shared_experts) * model.expert_width
+    inner /= plan.tp
+    gates = 2 if model.gated_mlp else 1
+    return Widths(query, key, value, context, latent, gates * inner, inner, copies)
+
+
+def expert_load(job: Job) -> float:
+    """Tokens that the busiest GPU's experts compute over the even share. [1]
+
+    A capacity pads every expert to it and drops what exceeds it. Source: Lepikhin et al.,
+    "GShard", ICLR 2021, section 2.2.
+    """
+    plan = job.plan
+    return plan.expert_imbalance if plan.capacity_factor is None else plan.capacity_factor
 
 
 def core_bytes(job: Job) -> float:
@@ -59,13 +100,20 @@ def layer_bytes(job: Job) -> float:
     only with sequence parallelism; queries, keys, values, the projection's input and the MLP's two
     wide tensors, 24 h / t; and the attention core. Table 2: s b h (10 + 24 / t + 5 a s / (h t)).
     """
-    model = job.model
-    query, key, width = _widths(job)
+    model, widths = job.model, _widths(job)
     hidden = model.hidden_size / _hidden_share(job)
     narrow = hidden * (4 * BYTES + (2 * MASK if model.dropout else 0))
-    wide = BYTES * (2 * query + 2 * key + (3 if model.gated_mlp else 2) * width)
+    attention = widths.query + widths.key + widths.value + widths.context + widths.latent
+    wide = BYTES * (attention + widths.ups + widths.inner)
     if model.qk_norm:
-        wide += BYTES * (query + key)
+        wide += BYTES * (widths.query + widths.key)
+    # tokens as they come to the experts and as they leave them, for the gradient of the weights
+    wide += BYTES * 2 * widths.copies * model.hidden_size
+    framework = load_framework(job.plan.framework)
+    if model.gated_mlp and not framework.fused_activation:
+        wide += BYTES * widths.inner  # the gate's activation, before it meets the other half
+    if not model.learned_positions and not framework.fused_rotary:
+        wide += BYTES * (widths.query + widths.key)  # before they are turned
     return _tokens(job) * (narrow + wide) + core_bytes(job)
 
 
@@ -85,11 +133,11 @@ def weight_grad_bytes(job: Job) -> float:
     The inputs of the four products, 14 h per token, and the gradients of their outputs, 18 h.
     Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, Table 1.
     """
-    query, key, width = _widths(job)
-    gates = 2 if job.model.gated_mlp else 1
+    widths = _widths(job)
     hidden = job.model.hidden_size / _hidden_share(job)
-    inputs = 2 * hidden + query + width
-    outputs = (query + 2 * key) + gates * width + 2 * hidden
+    experts = widths.copies * job.model.hidden_size
+    inputs = 2 * hidden + widths.context + widths.latent + widths.inner + experts
+    outputs = widths.query + widths.key + widths.value + widths.ups + 2 * hidden + experts
     return BYTES * _tokens(job) * (inputs + outputs)
 
 
@@ -106,8 +154,26 @@ def embedding_bytes(job: Job) -> float:
 def head_bytes(job: Job) -> float:
     """What the last stage keeps besides its layers, (4 s b h / t)(1 + V / h). [bytes]
 
-    The final norm's input and the output layer's, 2 s b h / t each, and fp32 logits, 4 s b V / t.
+    The final norm's input and the output layer's, 2 s b h / t each, and fp32 logits, 4 s b V / t,
+    or 16-bit ones where the framework's loss reads those.
     Source: Korthikanti et al., section 4.3.
     """
     hidden = 2 * BYTES * job.model.hidden_size / _hidden_share(job)
-    return _tokens(job) * (hidden + FP32 * job.model.vocab_size / job.plan.tp)
+    wide = load_framework(job.plan.framework).logits_dtype == "fp32"
+    logits = (FP32 if wide else BYTES) * job.model.vocab_size / job.plan.tp
+    return _tokens(job) * (hidden + logits)
+
+
+def loss_bytes(job: Job) -> float:
+    """What the loss and its backward hold for a while besides the logits that it reads. [bytes]
+
+    The gradient in what it reads and, of fp32, in 16 bits too; a fused loss writes the gradient
+    over the logits.
+    Source: NVIDIA/Megatron-LM, core/tensor_parallel/cross_entropy.py.
+    """
+    framework = load_framework(job.plan.framework)
+    wide = framework.logits_dtype == "fp32"
+    width = BYTES if wide else 0
+    if not framework.fused_cross_entropy:
+        width += FP32 if wide else BYTES
+    return width * _tokens(job) * job.model.vocab_size / job.plan.tp

@@ -1,7 +1,8 @@
 """Time of transfers and collectives of one group, alone on its links: latency and bandwidth.
 
 A collective costs the latency of its hops plus the bytes that each GPU sends over the slowest
-link. NCCL offers three protocols that trade latency for bandwidth and picks the fastest.
+link. NCCL has algorithms (ring, tree, and NVLS, which the switch computes) and three protocols
+that trade latency for bandwidth; it picks what it expects to be fastest, and so does this.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ from simulator.job import Cluster, Link
 
 __all__ = [
     "Collective",
+    "Group",
     "bytes_on_wire",
     "collective_latency",
     "collective_seconds",
+    "group_of",
+    "group_seconds",
     "p2p_seconds",
     "tensor_parallel_seconds",
 ]
@@ -27,6 +31,7 @@ class Collective(StrEnum):
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"  # of a GPU's buffer, an equal part goes to each member
 
 
 class Protocol(NamedTuple):
@@ -43,14 +48,40 @@ class Protocol(NamedTuple):
 # every 128, LL four in every eight.
 SIMPLE = Protocol(8.4e-6, 1.0, 1.0, 1.0)
 LL128 = Protocol(14e-6, 1.9 / 3.4, 4 / 14, 120 / 128)
-LL = Protocol(6.6e-6, 0.6 / 3.4, 2.7 / 14, 0.465)
+LL = Protocol(6.6e-6, 0.6 / 3.4, 2.7 / 14, 0.46)
 
 # Chunks of a pipelined ring cost 2 sqrt(latency x transfer) at the best chunk size, of which NCCL
-# shows this much; and one-pass collectives reach this share of an all-reduce's bandwidth. These and
-# the bandwidth of LL are fitted once, over four GPUs, three collectives and all sizes from 64 KiB,
-# by benchmarks/fit_kernels.py.
-PIPELINING = 0.41
-ONE_PASS = 0.97
+# shows PIPELINING. OWN_COPY is what a GPU copies of its own part, in parts of the buffer. NVLS: the
+# switch adds, so that each GPU sends and receives the buffer once, at this share of the bandwidth
+# of its ring; NCCL takes it for more than four GPUs of a node. All-to-all, whose peers form no
+# ring, reaches EXCHANGE_SHARE. Fitted once over A100, H100, H200 and B200, four collectives and all
+# sizes from 512 bytes, by benchmarks/fit_collectives.py.
+PIPELINING = 0.35
+OWN_COPY = 0.45
+NVLS_SHARE = 0.68
+EXCHANGE_SHARE = 0.86
+NVLS_LATENCY = 25e-6  # [s] of an operation; NVIDIA/nccl, src/graph/tuning.cc
+NVLS_LEAST = 5  # GPUs of a node; stas00/ml-engineering
+
+
+class Group(NamedTuple):
+    """GPUs that communicate, and what their nodes give them."""
+
+    num_gpus: int
+    num_nodes: int
+    nics_share: float  # NICs that the members on one node may use [1]
+
+
+def group_of(num_gpus: int, stride: int, cluster: Cluster) -> Group:
+    """Every `stride`-th GPU, the first of a node's as many as fit; its peers do the same at once.
+
+    >>> from simulator.load import load_cluster
+    >>> group_of(4, 8, load_cluster("selene"))  # one GPU on each of four nodes, 8 NICs for 8 peers
+    Group(num_gpus=4, num_nodes=4, nics_share=1.0)
+    """
+    node = cluster.gpus_per_node
+    inside = max(1, min(num_gpus, node // stride))
+    return Group(num_gpus, -(-num_gpus // inside), cluster.nics_per_node * inside / node)
 
 
 def _require_group(num_gpus: int, num_nodes: int) -> None:
@@ -93,6 +124,9 @@ def bytes_on_wire(collective: Collective, nbytes: float, num_gpus: int) -> float
 
 def _hops(collective: Collective, num_gpus: int, num_nodes: int) -> Iterator[tuple[float, float]]:
     """Serial hops inside a node and between nodes, of the ring and, to reduce, of the tree."""
+    if collective is Collective.ALL_TO_ALL:
+        yield 2, 1 if num_nodes > 1 else 0  # there, and to know that it came; all peers at once
+        return
     passes = 2 if collective is Collective.ALL_REDUCE else 1
     inter = passes * num_nodes if num_nodes > 1 else 0
     inter = min(inter, passes * (num_gpus - 1))
@@ -142,37 +176,76 @@ def collective_seconds(
     intra: Link,
     inter: Link,
     nics_share: float = 1.0,
+    *,
+    switch_reduces: bool = False,
 ) -> float:
     """Time of a lone collective of a full buffer of `nbytes`, by its fastest protocol. [s]
 
-    `nics_share` is how many NICs the group's members on one node may use. [1]
-    Source: NVIDIA/nccl, src/graph/tuning.cc; compared with nccl-tests in benchmarks/fit_kernels.py.
+    `nics_share` is how many NICs the group's members on one node may use [1]; an all-to-all's
+    buffer is one GPU's. With `switch_reduces` an all-reduce may be summed by the node's switch.
+    Source: NVIDIA/nccl, src/graph/tuning.cc; compared with nccl-tests in
+    benchmarks/fit_collectives.py.
 
-    1.4 GB cross a 100 GB/s port in T = 14 ms, after L = 8.4 + 14 * 3.4 = 56 us, and chunks add
-    0.41 sqrt(L T) = 363.0 us:
+    1.4 GB, and 0.45 / 8 of the buffer copied, cross a 100 GB/s port in T = 14.45 ms, after
+    L = 8.4 + 14 * 3.4 = 56 us, and chunks add 0.35 sqrt(L T) = 314.8 us:
 
     >>> port = Link(bandwidth=100e9, latency=3.4e-6)
     >>> round(collective_seconds(Collective.ALL_REDUCE, 0.8e9, 8, 1, port, port), 7)
-    0.014419
+    0.0148208
     """
     _require_group(num_gpus, num_nodes)
     if nics_share <= 0:
         raise ValueError(f"nics_share is {nics_share:g} NICs; it must be positive")
     if num_gpus == 1 or nbytes == 0:
         return 0.0
-    bandwidth = intra.bandwidth * intra.efficiency
-    if num_nodes > 1:
-        network = nics_share * inter.bandwidth * inter.efficiency
-        bandwidth = network if num_nodes == num_gpus else min(bandwidth, network)
-    wire = bytes_on_wire(collective, nbytes, num_gpus)
-    if collective is not Collective.ALL_REDUCE:
-        bandwidth *= ONE_PASS
+    port = intra.bandwidth * intra.efficiency
+    network = nics_share * inter.bandwidth * inter.efficiency
+    pace = _seconds_per_byte(collective, num_gpus, num_nodes, port, network)
     best = float("inf")
-    for how in (SIMPLE, LL128, LL):
+    for how in (SIMPLE, LL128, LL) if num_nodes == 1 or inter.low_latency else (SIMPLE,):
         latency = _latency(collective, num_gpus, num_nodes, (intra, inter), how)
-        transfer = wire / (bandwidth * how.bandwidth)
+        transfer = nbytes * pace / how.bandwidth
+        best = min(best, latency + transfer + PIPELINING * sqrt(latency * transfer))
+    inside = num_gpus // num_nodes
+    if switch_reduces and collective is Collective.ALL_REDUCE and inside >= NVLS_LEAST:
+        latency = NVLS_LATENCY + 2 * log2(num_nodes) * inter.latency
+        pace = 1 / (NVLS_SHARE * port)
+        if num_nodes > 1:  # a tree over the nodes: up and down, each GPU its part of the buffer
+            pace = max(pace, 2 / network)
+        transfer = nbytes * pace
         best = min(best, latency + transfer + PIPELINING * sqrt(latency * transfer))
     return best
+
+
+def _seconds_per_byte(
+    collective: Collective, num_gpus: int, num_nodes: int, port: float, network: float
+) -> float:
+    """Time that the slowest link needs for each byte of the buffer. [s/byte]"""
+    if collective is Collective.ALL_TO_ALL:
+        inside = num_gpus / num_nodes
+        near, far = (inside - 1) / num_gpus, (num_gpus - inside) / num_gpus
+        if num_nodes == 1:
+            return near / (port * EXCHANGE_SHARE)
+        return max(near / port, far * inside / network) / EXCHANGE_SHARE
+    bandwidth = port
+    if num_nodes > 1:
+        bandwidth = network if num_nodes == num_gpus else min(port, network)
+    wire = bytes_on_wire(collective, 1.0, num_gpus)
+    return wire / bandwidth + OWN_COPY / num_gpus / port
+
+
+def group_seconds(collective: Collective, nbytes: float, group: Group, cluster: Cluster) -> float:
+    """Time of a collective over a group whose peers do the same at the same time. [s]"""
+    return collective_seconds(
+        collective,
+        nbytes,
+        group.num_gpus,
+        group.num_nodes,
+        cluster.intra_node,
+        cluster.inter_node,
+        group.nics_share,
+        switch_reduces=cluster.switch_reduces,
+    )
 
 
 def tensor_parallel_seconds(
@@ -182,8 +255,4 @@ def tensor_parallel_seconds(
 
     A group as large as a node, or larger, has all of the node's NICs to itself.
     """
-    nodes = -(-tp // cluster.gpus_per_node)
-    share = cluster.nics_per_node * min(tp, cluster.gpus_per_node) / cluster.gpus_per_node
-    return collective_seconds(
-        collective, nbytes, tp, nodes, cluster.intra_node, cluster.inter_node, share
-    )
+    return group_seconds(collective, nbytes, group_of(tp, 1, cluster), cluster)

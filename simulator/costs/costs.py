@@ -20,7 +20,7 @@ class Costs:
     """
 
     seconds: Column  # shape (num_kinds, num_stages): duration of an op [s]
-    tensor_seconds: Column  # same shape: exposed tensor-parallel communication within it [s]
+    tensor_seconds: Column  # same shape: exposed communication within it, of tp, cp, ep, ZeRO [s]
     recompute_seconds: Column  # recomputed operators within the backward, without communication [s]
     boundary_bytes: Column  # sent by one GPU to the next stage's, and as much back [bytes]
     boundary_gather: Column  # all-gather at the receiver with scatter/gather [s]
@@ -35,6 +35,8 @@ class Costs:
     pair_time: (
         Column  # an overlapped pair's time over the sum of its ops', by the first's stage [1]
     )
+    fixed_bytes: Column = field(default_factory=lambda: np.zeros(1))  # shape (1,): what a rank
+    # holds besides: context, communication buffers, gathered weights [bytes]
     slice_time: Column = field(default_factory=lambda: np.ones(1))  # shape (num_slices,): part of
     # a microbatch's time that each of its slices takes [1]
     slice_tokens: Column = field(default_factory=lambda: np.ones(1))  # same, of its bytes [1]

@@ -4,14 +4,16 @@ Attention counts the full score matrix, the convention of the papers that these 
 a causal kernel does half of it.
 """
 
-from simulator.job import Job, Model
+from simulator.job import Job, Model, Plan
 
 __all__ = [
     "attention_core_flops",
     "hardware_flops",
     "layer_flops",
+    "layers_flops",
     "logits_flops",
     "model_flops",
+    "recomputed_layers",
 ]
 
 
@@ -31,24 +33,55 @@ def layer_flops(model: Model) -> dict[str, float]:
     832
     """
     tokens, hidden = float(model.seq_len), model.hidden_size
-    query = model.num_attention_heads * model.head_dim
-    key_value = model.num_key_value_heads * model.head_dim
-    matrices = 3 if model.gated_mlp else 2
-    return {
-        "qkv": 2 * tokens * hidden * (query + 2 * key_value),
+    flops = {
+        "qkv": 2 * tokens * _qkv_weights(model),
         "core": attention_core_flops(model),
-        "projection": 2 * tokens * query * hidden,
-        "mlp": 2 * tokens * matrices * hidden * model.intermediate_size,
+        "projection": 2 * tokens * model.value_width * hidden,
+        "mlp": _mlp_flops(model, model.intermediate_size),
     }
+    if model.is_sparse:
+        met = model.num_experts_per_tok + model.num_shared_experts
+        flops["mlp"] = _mlp_flops(model, met * model.expert_width)
+        flops["router"] = 2 * tokens * hidden * model.num_experts
+    return flops
+
+
+def layers_flops(model: Model) -> float:
+    """Forward FLOP of all layers for one sequence. [FLOP]"""
+    one = sum(layer_flops(model).values())
+    if not model.num_dense_layers:
+        return model.num_hidden_layers * one
+    dense = model.model_copy(update={"num_experts": 1})
+    less = one - sum(layer_flops(dense).values())
+    return model.num_hidden_layers * one - model.num_dense_layers * less
+
+
+def _qkv_weights(model: Model) -> int:
+    """Weights of the projections to queries, keys and values. [1]
+
+    Latent attention goes down to a narrow vector and up again. Source: DeepSeek-AI, "DeepSeek-V3
+    Technical Report", 2024, section 2.1.1.
+    """
+    hidden, rank = model.hidden_size, model.q_lora_rank
+    if model.kv_lora_rank is None:
+        return hidden * (model.query_width + 2 * model.num_key_value_heads * model.head_dim)
+    query = model.query_width * (hidden if rank is None else rank) + hidden * (rank or 0)
+    up = model.num_attention_heads * model.head_dim + model.value_width
+    return query + hidden * (model.kv_lora_rank + model.qk_rope_head_dim) + model.kv_lora_rank * up
+
+
+def _mlp_flops(model: Model, width: int) -> float:
+    """Forward FLOP of a feed-forward layer of this width for one sequence. [FLOP]"""
+    return 2.0 * model.seq_len * (3 if model.gated_mlp else 2) * model.hidden_size * width
 
 
 def attention_core_flops(model: Model) -> float:
     """Forward FLOP of scores and context of one layer and sequence, full attention. [FLOP]
 
     Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
-    MLSys 2023, appendix A: 4 s^2 h.
+    MLSys 2023, appendix A: 4 s^2 h, half of it for scores and half for context.
     """
-    return 4.0 * model.seq_len**2 * model.num_attention_heads * model.head_dim
+    return 2.0 * model.seq_len**2 * (model.query_width + model.value_width)
 
 
 def logits_flops(model: Model) -> float:
@@ -74,8 +107,7 @@ def model_flops(model: Model, num_sequences: int) -> float:
     """
     if num_sequences < 1:
         raise ValueError(f"num_sequences is {num_sequences}; it must be at least 1")
-    forward = model.num_hidden_layers * sum(layer_flops(model).values()) + logits_flops(model)
-    return 3.0 * num_sequences * forward
+    return 3.0 * num_sequences * (layers_flops(model) + logits_flops(model))
 
 
 def hardware_flops(job: Job) -> float:
@@ -104,8 +136,22 @@ def hardware_flops(job: Job) -> float:
     model, plan = job.model, job.plan
     again = 0.0
     if plan.recompute == "selective":
-        again = attention_core_flops(model)
+        again = model.num_hidden_layers * attention_core_flops(model)
     elif plan.recompute == "full":
-        again = sum(layer_flops(model).values())
+        repeated = sum(recomputed_layers(plan, layers) for layers in job.layers_per_stage)
+        again = layers_flops(model) * repeated / model.num_hidden_layers
     sequences = plan.global_batch_size
-    return model_flops(model, sequences) + sequences * model.num_hidden_layers * again
+    return model_flops(model, sequences) + sequences * again
+
+
+def recomputed_layers(plan: Plan, layers: int) -> int:
+    """Layers of a stage of so many that full recomputation repeats. [1]
+
+    >>> from simulator.job import Plan
+    >>> recomputed_layers(Plan(recompute="full", recompute_method="block",
+    ...     recompute_num_layers=3), 12)
+    3
+    """
+    if plan.recompute_method == "uniform":
+        return layers
+    return min(layers, plan.recompute_num_layers or layers)

@@ -1,14 +1,15 @@
 """What one layer, the embedding and the head cost, however the layers are spread over stages.
 
-Plans that differ in pipeline stages, data parallelism, optimizer or schedule alone share these.
+Plans that differ in pipeline stages, optimizer or schedule alone share these.
 
-Megatron-LM overlaps part of a backward's tensor-parallel communication with the product next to it:
-the all-reduce (reduce-scatter) of the gradient of a column-parallel product's input with that
-product's weight gradient, and with sequence parallelism the all-gather of its input with its input
-gradient. What is exposed is `max(0, communication - product)`. Source: Korthikanti et al.,
-"Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, section 4.2.2 and the
-remark on Table 4; NVIDIA/Megatron-LM, LinearWithGradAccumulationAndAsyncCommunication. A backward
-cut into I and W loses that overlap, so `B = I + W - overlapped`.
+Since 2022 Megatron-LM overlaps part of a backward's tensor-parallel communication with the product
+next to it: the all-reduce (reduce-scatter) of the gradient of a column-parallel product's input
+with that product's weight gradient, and with sequence parallelism the all-gather of its input with
+its input gradient. What is exposed is `max(0, communication - product)`. Source: Korthikanti et
+al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, section 4.2.2 and
+the remark on Table 4; NVIDIA/Megatron-LM, LinearWithGradAccumulationAndAsyncCommunication. A
+backward cut into I and W loses that overlap, so `B = I + W - overlapped`. The framework's profile
+says whether it overlaps.
 """
 
 from collections.abc import Iterable
@@ -26,17 +27,22 @@ from simulator.costs.communication import Collective, tensor_parallel_seconds
 from simulator.costs.compute import (
     Operator,
     core_operators,
+    dense_layer_operators,
     embedding_operators,
     head_operators,
     layer_operators,
 )
-from simulator.costs.kernels import NUM_CHANNELS
+from simulator.costs.host import HostTimes, host_times
+from simulator.costs.kernels import BYTES, NUM_CHANNELS
+from simulator.costs.operators import framework_of, tokens_of
 from simulator.job import Job
 
-__all__ = ["LayerCosts", "Part", "hidden_share", "host_seconds", "layer_costs"]
+__all__ = ["LayerCosts", "Part", "hidden_share", "layer_costs"]
 
-BYTES = 2  # of one fp16 or bf16 element
-HOST_BACKWARD = 1.5  # host time of a layer's backward over that of its forward
+# Products whose weights are split by columns, so that their input is whole, and by rows, so that
+# their output is a sum; a layer has a pair of each.
+COLUMNS = ("qkv", "query", "query up", "mlp up", "experts up", "logits")
+ROWS = ("projection", "mlp down", "experts down")
 
 
 @dataclass(frozen=True)
@@ -57,12 +63,15 @@ class LayerCosts:
     """One layer, the embedding and the head on one GPU, for one microbatch.
 
     It depends on the model, the GPU, the links inside a tensor-parallel group, and of the plan on
-    tp, micro_batch_size, sequence_parallel, scatter_gather, recompute, attention and the dtypes.
+    framework, tp, cp, ep, capacity_factor, expert_imbalance, micro_batch_size, sequence_parallel,
+    scatter_gather, recompute, attention, the dtypes, and whether zero_stage is 3.
     """
 
     layer: Part
+    dense_layer: Part | None  # of the first layers, where the others have experts
     embedding: Part
     head: Part
+    host: HostTimes  # what the host takes to issue each
     again: float  # recomputed operators in one layer's backward [s]
     again_tensor: float  # communication that they repeat [s]
     layer_saved: float  # kept from F to the end of the backward [bytes]
@@ -78,19 +87,22 @@ class LayerCosts:
 def layer_costs(job: Job) -> LayerCosts:
     """The part of a job's costs that plans of other stages share."""
     model, plan = job.model, job.plan
-    layer = _layer(job)
+    layer = _part(job, layer_operators(job))
+    dense = model.num_dense_layers > 0
     again, again_tensor = _recompute(job, layer)
     # the head's W needs its input and the gradient of its logits, 2 bytes each
     share = plan.tp if plan.sequence_parallel else 1
     width = model.hidden_size / share + model.vocab_size / plan.tp
-    boundary = BYTES * plan.micro_batch_size * model.seq_len * model.hidden_size
+    boundary = BYTES * tokens_of(job) * model.hidden_size
     gathers = plan.scatter_gather and not plan.sequence_parallel and plan.tp > 1
     split = plan.tp if plan.sequence_parallel or plan.scatter_gather else 1
     recomputed = {"none": lambda _: 0.0, "selective": core_bytes, "full": layer_bytes}
     return LayerCosts(
         layer=layer,
+        dense_layer=_part(job, dense_layer_operators(job)) if dense else None,
         embedding=_embedding(job),
-        head=_part(job, head_operators(job), 0, ("logits",)),
+        head=_part(job, head_operators(job)),
+        host=host_times(job),
         again=again,
         again_tensor=again_tensor,
         layer_saved=saved_layer_bytes(job),
@@ -98,7 +110,7 @@ def layer_costs(job: Job) -> LayerCosts:
         layer_recomputed=recomputed[plan.recompute](job),
         embedding_saved=embedding_bytes(job),
         head_saved=head_bytes(job),
-        head_after_input_grad=BYTES * plan.micro_batch_size * model.seq_len * width,
+        head_after_input_grad=BYTES * tokens_of(job) * width,
         boundary=boundary / split,
         gather=_tensor_parallel(job, Collective.ALL_GATHER) if gathers else 0.0,
     )
@@ -125,69 +137,59 @@ def _sum(operators: Iterable[Operator]) -> tuple[float, float, float]:
 
 def _tensor_parallel(job: Job, collective: Collective) -> float:
     """One collective of the residual stream, b s h elements. [s]"""
-    model, plan = job.model, job.plan
-    nbytes = BYTES * plan.micro_batch_size * model.seq_len * model.hidden_size
-    return tensor_parallel_seconds(collective, nbytes, plan.tp, job.cluster)
+    nbytes = BYTES * tokens_of(job) * job.model.hidden_size
+    return tensor_parallel_seconds(collective, nbytes, job.plan.tp, job.cluster)
 
 
-def _part(job: Job, operators: tuple[Operator, ...], pairs: int, columns: tuple[str, ...]) -> Part:
-    """Operators with the communication of their column-parallel products, named in `columns`.
-
-    `pairs` is how many of them have a row-parallel product behind them, whose output is reduced.
-    """
+def _part(job: Job, operators: tuple[Operator, ...]) -> Part:
+    """Operators with the communication of their column- and row-parallel products."""
     forward, input_grad, weight_grad = _sum(operators)
     part = Part(forward=forward, input_grad=input_grad, weight_grad=weight_grad)
     if job.plan.tp == 1:
         return part
-    products = [operator for operator in operators if operator.name in columns]
+    columns = [operator for operator in operators if operator.name in COLUMNS]
+    rows = [operator for operator in operators if operator.name in ROWS]
+    overlaps = framework_of(job).overlap_tensor_backward
     if not job.plan.sequence_parallel:
         reduce = _tensor_parallel(job, Collective.ALL_REDUCE)
+        hidden = sum(_hidden(reduce, product.weight_grad, job) for product in columns)
         return replace(
             part,
-            forward_tensor=pairs * reduce,
-            input_tensor=len(products) * reduce,
-            overlapped=sum(_hidden(reduce, product.weight_grad, job) for product in products),
+            forward_tensor=len(rows) * reduce,
+            input_tensor=len(columns) * reduce,
+            overlapped=hidden if overlaps else 0.0,
         )
     gather = _tensor_parallel(job, Collective.ALL_GATHER)
     scatter = _tensor_parallel(job, Collective.REDUCE_SCATTER)
+    hidden = sum(
+        _hidden(gather, product.input_grad, job) + _hidden(scatter, product.weight_grad, job)
+        for product in columns
+    )
+    ahead = back = 0.0
+    if framework_of(job).overlap_tensor_forward:
+        ahead, back = _pipelined(gather, scatter, columns, rows, job)
     return replace(
         part,
-        forward_tensor=len(products) * gather + pairs * scatter,
-        input_tensor=pairs * gather + len(products) * scatter,
-        weight_tensor=len(products) * gather,
-        overlapped=sum(
-            _hidden(gather, product.input_grad, job) + _hidden(scatter, product.weight_grad, job)
-            for product in products
-        ),
+        forward_tensor=len(columns) * gather + len(rows) * scatter - ahead,
+        input_tensor=len(rows) * gather + len(columns) * scatter - back,
+        weight_tensor=len(columns) * gather,
+        overlapped=hidden if overlaps else 0.0,
     )
 
 
-def host_seconds(job: Job) -> float:
-    """Time in which the host issues a layer's forward: no forward is faster. [s]"""
-    return len(layer_operators(job)) * job.cluster.gpu.host_overhead
+def _pipelined(
+    gather: float, scatter: float, columns: list[Operator], rows: list[Operator], job: Job
+) -> tuple[float, float]:
+    """Time that cutting a product and its collective in tp pieces hides, forward and backward. [s]
 
-
-def _layer(job: Job) -> Part:
-    """One transformer layer, no faster than the host can issue it.
-
-    Kernels are queued ahead, so the host is hidden unless a whole pass of it takes longer than the
-    GPU. Its backward takes 1.5 of its forward.
-    Source: GPUs wait for the host in runs of small models; the overhead of an operator is fitted
-    once on VIA-Research/vTrain (Bang et al., MICRO 2024), where A100 layers of hidden size 1024 to
-    2048 take 3.2 to 4 ms with full recomputation whatever their size: 14 x 70 us x (1 + 1 + 1.5).
+    A gather runs beside the product that reads it and a scatter beside the one that it sums up, all
+    but one piece. Source: NVIDIA/TransformerEngine, userbuffers (tp_comm_overlap): ring exchange.
     """
-    operators = layer_operators(job)
-    part = _part(job, operators, 2, ("qkv", "mlp up"))
-    host = host_seconds(job)
-    back = part.input_grad + part.weight_grad
-    busy = back + part.input_tensor + part.weight_tensor - part.overlapped
-    idle = max(0.0, HOST_BACKWARD * host - busy)
-    return replace(
-        part,
-        forward=max(part.forward, host - part.forward_tensor),
-        input_grad=part.input_grad + idle / 2,
-        weight_grad=part.weight_grad + idle / 2,
-    )
+    share = 1 - 1 / job.plan.tp
+    ahead = sum(_hidden(gather, product.forward, job) for product in columns)
+    ahead += sum(_hidden(scatter, product.forward, job) for product in rows)
+    back = sum(_hidden(gather, product.input_grad, job) for product in rows)
+    return share * ahead, share * back
 
 
 def _embedding(job: Job) -> Part:

@@ -6,70 +6,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.costs import Costs
-from simulator.job import Job, Model
+from simulator.costs.parameters import layer_parameters, stage_parameters
+from simulator.frameworks import load_framework
+from simulator.job import Job
 from simulator.kernel import kernel
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
 
-__all__ = ["layer_parameters", "memory_samples", "stage_parameters", "static_bytes"]
+__all__ = [
+    "fixed_bytes",
+    "layer_parameters",
+    "memory_samples",
+    "stage_parameters",
+    "static_bytes",
+]
 
 Size = TypeVar("Size", float, NDArray[np.float64])
+Statics = tuple[Size, Size, Size]
 
-OPTIMIZER_BYTES = 12  # fp32 master weight and Adam's two moments
-
-
-def layer_parameters(model: Model, tp: int = 1) -> float:
-    """Parameters of one layer on one GPU of a tensor-parallel group. [1]
-
-    Norms, and biases of the row-parallel products, are on every GPU; the rest is split.
-
-    >>> gpt = Model(name="x", num_hidden_layers=1, hidden_size=8, num_attention_heads=2,
-    ...     vocab_size=8, seq_len=2, bias=True, norm="layernorm")
-    >>> layer_parameters(gpt) == 12 * 8**2 + 13 * 8
-    True
-    """
-    whole = 2 * _norm_parameters(model)
-    if model.bias:
-        whole += 2 * model.hidden_size
-    if model.qk_norm:
-        whole += 2 * model.head_dim
-    return (model.parameters_per_layer - whole) / tp + whole
+ACTIVATION_BYTES = 2
 
 
-def _norm_parameters(model: Model) -> int:
-    return model.hidden_size * (2 if model.norm == "layernorm" else 1)
-
-
-def stage_parameters(job: Job) -> tuple[float, ...]:
-    """Parameters of each stage on one GPU, exactly. [1]
-
-    The first stage holds the embeddings, the last the final norm and the output layer, which with
-    tied embeddings is another copy of the embedding unless one stage holds both.
-    """
-    model, tp, stages = job.model, job.plan.tp, job.plan.num_stages
-    layer = layer_parameters(model, tp)
-    counts = [layer * layers for layers in job.layers_per_stage]
-    table = model.vocab_size * model.hidden_size / tp
-    counts[0] += table
-    if model.learned_positions:
-        counts[0] += model.seq_len * model.hidden_size
-    counts[-1] += _norm_parameters(model)
-    if not (model.tie_word_embeddings and stages == 1):
-        counts[-1] += table
-    return tuple(counts)
-
-
-def static_bytes(parameters: Size, job: Job) -> tuple[Size, Size, Size]:
+def static_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Statics[Size]:
     """Weights, gradients and optimizer state of some parameters on one GPU. [bytes]
 
-    2 + 4 + 12 = 18 bytes a parameter with fp32 gradients, 16 with 16-bit ones; zero_stage 1 splits
-    the 12 over dp. Source: NVIDIA/Megatron-LM, docs/source/distrib_optimizer.md. Its table has 20
-    for 16-bit gradients of the replicated optimizer, which copies them to fp32 during the step;
-    that copy is no lasting state and is left out.
+    2 + 4 + 12 = 18 bytes a parameter with fp32 gradients, 16 with 16-bit ones. zero_stage splits
+    over the plan's shards: 1 the 12, 2 the gradients too, 3 the weights too. A framework may keep
+    other copies, as 2 bytes more of gradients that its products do not add up. `experts` are
+    split over as many fewer GPUs as expert parallelism has cut them into already. An offloaded
+    optimizer takes nothing.
+    Sources: NVIDIA/Megatron-LM, docs/source/distrib_optimizer.md; Rajbhandari et al., "ZeRO",
+    SC'20, section 3. The former's table has 20 for 16-bit gradients of the replicated optimizer,
+    which copies them to fp32 during the step; that copy is no lasting state and is left out.
     """
-    gradient = 4 if job.plan.grad_dtype == "fp32" else 2
-    shards = job.plan.dp if job.plan.zero_stage == 1 else 1
-    return 2 * parameters, gradient * parameters, OPTIMIZER_BYTES * parameters / shards
+    plan, framework = job.plan, load_framework(job.plan.framework)
+    weight = framework.weight_bytes
+    gradient = 4 if plan.grad_dtype == "fp32" else 2
+    beside = gradient == 4 and weight == 2 and not framework.fused_accumulation
+    if beside and plan.zero_stage < 2:
+        gradient = 6  # the product's own 16-bit gradient lies beside the sum
+    master = framework.optimizer_bytes if plan.offload == "none" else 0.0
+    if plan.zero_stage == 0:
+        return weight * parameters, gradient * parameters, master * parameters
+    split = parameters / plan.shards
+    if experts is not None and plan.ep > 1:
+        split = split + experts * ((plan.ep - 1) / plan.shards)
+    return (
+        weight * (split if plan.zero_stage == 3 else parameters),
+        gradient * (split if plan.zero_stage >= 2 else parameters),
+        master * split,
+    )
+
+
+def fixed_bytes(job: Job) -> NDArray[np.float64]:
+    """What every rank holds besides its model and its activations, shape (1,). [bytes]
+
+    The CUDA context, libraries and NCCL's buffers; with sequence parallelism a tensor of the whole
+    sequence, gathered before a product and one not yet scattered behind it; with zero_stage 3 the
+    weights of the layer at work and the next one's, and a layer's gradients.
+    Source: PyTorch, FullyShardedDataParallel (prefetching limits itself to two units).
+    """
+    model, plan = job.model, job.plan
+    framework = load_framework(plan.framework)
+    nbytes = framework.context_bytes
+    if plan.sequence_parallel:
+        tokens = plan.micro_batch_size * model.seq_len / plan.cp
+        nbytes += 2 * ACTIVATION_BYTES * tokens * model.hidden_size
+    if plan.zero_stage == 3:
+        layer = layer_parameters(model, plan.tp, plan.ep)
+        table = model.vocab_size * model.hidden_size / plan.tp
+        nbytes += framework.weight_bytes * (2 * layer + table) + ACTIVATION_BYTES * layer
+    return np.array([nbytes])
 
 
 def memory_samples(timeline: Timeline, costs: Costs) -> Timeline:
@@ -100,7 +107,7 @@ def memory_samples(timeline: Timeline, costs: Costs) -> Timeline:
     at_end[Kind.I] = -costs.input_grad_bytes - costs.transient_bytes
     at_end[Kind.W] = costs.input_grad_bytes - costs.activation_bytes
     static = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
-    base = timeline.held @ static[: timeline.num_stages]
+    base = timeline.held @ static[: timeline.num_stages] + costs.fixed_bytes
     most = timeline.num_ranks + sum(
         np.count_nonzero(timeline.kind == kind)
         for kind in range(Kind.W + 1)

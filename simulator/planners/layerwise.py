@@ -32,9 +32,12 @@ ADDED = (  # columns in which a stage is the sum of its layers
 def layerwise(job: Job) -> Costs:
     """Costs of the embedding, of each layer and of the head: num_hidden_layers + 2 stages.
 
-    They are those of one microbatch of the job, whatever its pp, vpp and layers_per_stage.
+    They are those of one microbatch of the job, whatever its pp, vpp and layers_per_stage, and with
+    reductions that hide behind nothing.
     """
-    size = {"pp": 3, "vpp": 1, "layers_per_stage": (1, 1, 1)}
+    size: dict[str, object] = {"pp": 3, "vpp": 1, "layers_per_stage": (1, 1, 1)}
+    # what a reduction hides depends on all layers of a stage
+    size |= {"overlap_grad_reduce": False, "overlap_param_gather": False}
     model = job.model.model_copy(update={"num_hidden_layers": 3})
     plan = job.plan.model_copy(update=size)
     three = estimate(job.model_copy(update={"model": model, "plan": plan}))
@@ -48,7 +51,7 @@ def layerwise(job: Job) -> Costs:
         columns[name] = column
     kept = ("boundary_bytes", "boundary_gather", "transient_bytes", "pair_time")
     columns |= {name: getattr(three, name)[at] for name in kept}
-    columns["transient_bytes"][[0, -1]] = 0.0
+    columns["transient_bytes"][0] = 0.0  # the head's is the loss's
     return replace(three, **columns)
 
 
@@ -81,6 +84,7 @@ def merged(pieces: Sequence[Costs], bounds: Sequence[int]) -> Costs:
         columns[name] = np.array([getattr(p, name)[cut][-1] for p, cut in ranks])
     columns["transient_bytes"] = np.array([p.transient_bytes[cut].max() for p, cut in ranks])
     columns["pair_time"] = np.ones(len(pieces))
+    columns["fixed_bytes"] = np.max([piece.fixed_bytes for piece in pieces], axis=0)
     blank = uniform(len(pieces), 1.0, 2.0)
     assert {f.name for f in fields(Costs)} == set(columns) | {"slice_time", "slice_tokens"}
     return replace(blank, **columns)

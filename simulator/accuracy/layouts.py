@@ -1,0 +1,46 @@
+"""How each framework cuts layers that do not divide over the stages, or never divides evenly."""
+
+from simulator.job import Model
+
+__all__ = ["layers_of_stages"]
+
+
+def layers_of_stages(framework: str, model: Model, stages: int) -> tuple[int, ...] | None:
+    """Layers on each stage, None where every stage has as many.
+
+    >>> from simulator.load import load_model
+    >>> layers_of_stages("deepspeed", load_model("gpt-1-7b"), 5)
+    (5, 5, 5, 5, 4)
+    """
+    layers = model.num_hidden_layers
+    if stages == 1:
+        return None
+    if framework == "nanotron":
+        return _by_cost(model, stages)
+    if layers % stages == 0:
+        return None
+    if (layers + 2) % stages == 0:  # embedding and logits count as a layer each
+        inner = (layers + 2) // stages
+        return (inner - 1, *[inner] * (stages - 2), inner - 1)
+    most = -(-layers // stages)
+    full = layers - (most - 1) * stages
+    return (*[most] * full, *[most - 1] * (stages - full))
+
+
+def _by_cost(model: Model, stages: int) -> tuple[int, ...]:
+    """The cut of nanotron: a block stays on the rank whose share of the cost it overflows.
+
+    A layer costs its parameters, the logits theirs, the embedding nothing.
+    Source: huggingface/nanotron, src/nanotron/models/base.py, build_model.
+    """
+    query = model.num_attention_heads * model.head_dim
+    layer = 4 * query * model.hidden_size + 3 * model.intermediate_size * model.hidden_size
+    costs = [layer] * model.num_hidden_layers
+    total = sum(costs) + model.vocab_size * model.hidden_size
+    counts, rank, done = [0] * stages, 0, 0
+    for cost in costs:
+        counts[rank] += 1
+        done += cost
+        if done > total * ((rank + 1) / stages):
+            rank += 1
+    return tuple(counts)

@@ -1,0 +1,64 @@
+"""Operators of a layer of experts: router, permutation of tokens, grouped products."""
+
+from simulator.costs.activations import expert_load
+from simulator.costs.kernels import BYTES, gemm_seconds, stream_seconds
+from simulator.costs.operators import FP32, Operator, activation, elementwise, linear, tokens_of
+from simulator.job import Job
+
+__all__ = ["expert_operators", "routed_tokens"]
+
+ROUTER_PASSES = 6  # softmax, top-k, its mask and the load-balancing loss read the fp32 scores [1]
+ROUTER_LAUNCHES = 8  # their operators
+
+
+def routed_tokens(job: Job) -> float:
+    """Rows that the experts of one GPU take of a microbatch, on the busiest GPU. [1]
+
+    Every token goes to num_experts_per_tok experts; over an expert-parallel group as many come as
+    go.
+    """
+    return tokens_of(job) * job.model.num_experts_per_tok * expert_load(job)
+
+
+def _router(job: Job) -> Operator:
+    """Scores of all experts in fp32, and the choice."""
+    model, gpu = job.model, job.cluster.gpu
+    tokens, experts = tokens_of(job), model.num_experts
+    dtype = "bf16" if job.plan.dtype == "fp8" else job.plan.dtype
+    product = gemm_seconds(tokens, experts, model.hidden_size, gpu, dtype=dtype)
+    choice = stream_seconds(ROUTER_PASSES * FP32 * tokens * experts, gpu)
+    choice += ROUTER_LAUNCHES * gpu.launch_overhead
+    return Operator("router", product + choice, product + choice, product, ROUTER_LAUNCHES)
+
+
+def expert_operators(job: Job) -> tuple[Operator, ...]:
+    """Router, permutation, the experts of this GPU and those that all tokens take.
+
+    Tokens are laid in order of their experts before the all-to-all, and of the GPU's own experts
+    after it; back they are put in order and summed. Gradients go the same ways.
+    Source: NVIDIA/Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py.
+    """
+    model, plan = job.model, job.plan
+    rows = routed_tokens(job)
+    width = model.expert_width / plan.tp
+    local = model.num_experts / plan.ep
+    gates = 2 if model.gated_mlp else 1
+    moved = 2 * BYTES * rows * model.hidden_size * (2 if plan.ep > 1 and local > 1 else 1)
+    operators = [
+        _router(job),
+        elementwise(job, "permute", moved, moved, launches=3),
+        linear(
+            job, "experts up", gates * width, model.hidden_size, tokens=rows / local, experts=local
+        ),
+        activation(job, rows * width),
+        linear(job, "experts down", model.hidden_size, width, tokens=rows / local, experts=local),
+        elementwise(job, "unpermute", moved, moved, launches=3),
+    ]
+    if model.num_shared_experts:
+        shared = model.num_shared_experts * width
+        operators += [
+            linear(job, "shared expert up", gates * shared, model.hidden_size),
+            activation(job, tokens_of(job) * shared),
+            linear(job, "shared expert down", model.hidden_size, shared),
+        ]
+    return tuple(operators)

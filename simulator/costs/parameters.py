@@ -1,0 +1,107 @@
+"""Parameters that one GPU holds, by layer and by stage."""
+
+from simulator.job import Job, Model
+
+__all__ = [
+    "expert_parameters",
+    "layer_parameters",
+    "sparse_layers",
+    "stage_experts",
+    "stage_parameters",
+]
+
+
+def layer_parameters(model: Model, tp: int = 1, ep: int = 1) -> float:
+    """Parameters of one layer on one GPU of a tensor- and an expert-parallel group. [1]
+
+    Norms, the router, the projections to latent vectors and biases of the row-parallel products are
+    on every GPU; the rest is split over tp, and experts over ep too.
+
+    >>> gpt = Model(name="x", num_hidden_layers=1, hidden_size=8, num_attention_heads=2,
+    ...     vocab_size=8, seq_len=2, bias=True, norm="layernorm")
+    >>> layer_parameters(gpt) == 12 * 8**2 + 13 * 8
+    True
+    """
+    whole = _whole_parameters(model)
+    if not model.is_sparse:
+        return (model.parameters_per_layer - whole) / tp + whole
+    whole += model.hidden_size * model.num_experts
+    routed = model.num_experts * model.expert_parameters
+    rest = (model.parameters_per_layer - routed - whole) / tp
+    return rest + whole + expert_parameters(model, tp, ep)
+
+
+def expert_parameters(model: Model, tp: int = 1, ep: int = 1) -> float:
+    """Parameters of one layer's routed experts on one GPU. [1]"""
+    return model.num_experts * model.expert_parameters / (tp * ep)
+
+
+def _dense_parameters(model: Model, tp: int) -> float:
+    """A layer without experts on one GPU. [1]"""
+    whole = _whole_parameters(model)
+    return (model.dense_layer_parameters - whole) / tp + whole
+
+
+def _whole_parameters(model: Model) -> int:
+    """Parameters of a layer that every GPU of a tensor-parallel group holds. [1]"""
+    whole = 2 * _norm_parameters(model)
+    if model.bias:
+        whole += 2 * model.hidden_size
+    if model.qk_norm:
+        whole += 2 * model.head_dim
+    if model.kv_lora_rank is not None:
+        down = model.kv_lora_rank + model.qk_rope_head_dim
+        whole += model.hidden_size * down + model.kv_lora_rank
+        if model.q_lora_rank is not None:
+            whole += (model.hidden_size + 1) * model.q_lora_rank
+    return whole
+
+
+def _norm_parameters(model: Model) -> int:
+    return model.hidden_size * (2 if model.norm == "layernorm" else 1)
+
+
+def stage_parameters(job: Job) -> tuple[float, ...]:
+    """Parameters of each stage on one GPU, exactly. [1]
+
+    The first stage holds the embeddings, the last the final norm and the output layer, which with
+    tied embeddings is another copy of the embedding unless one stage holds both.
+    """
+    model, tp, stages = job.model, job.plan.tp, job.plan.num_stages
+    layer = layer_parameters(model, tp, job.plan.ep)
+    counts = [layer * layers for layers in job.layers_per_stage]
+    if model.num_dense_layers:
+        less = layer - _dense_parameters(model, tp)
+        for stage, layers in enumerate(_dense_layers(job)):
+            counts[stage] -= layers * less
+    table = model.vocab_size * model.hidden_size / tp
+    counts[0] += table
+    if model.learned_positions:
+        counts[0] += model.seq_len * model.hidden_size
+    counts[-1] += _norm_parameters(model)
+    if not (model.tie_word_embeddings and stages == 1):
+        counts[-1] += table
+    return tuple(counts)
+
+
+def stage_experts(job: Job) -> tuple[float, ...]:
+    """Parameters of routed experts among them, by stage. [1]"""
+    one = expert_parameters(job.model, job.plan.tp, job.plan.ep)
+    return tuple(one * layers for layers in sparse_layers(job))
+
+
+def sparse_layers(job: Job) -> tuple[int, ...]:
+    """Layers of each stage that have experts. [1]"""
+    if not job.model.is_sparse:
+        return (0,) * job.plan.num_stages
+    both = zip(job.layers_per_stage, _dense_layers(job), strict=True)
+    return tuple(layers - dense for layers, dense in both)
+
+
+def _dense_layers(job: Job) -> list[int]:
+    """Layers without experts on each stage of a model that has some with. [1]"""
+    left, found = job.model.num_dense_layers, []
+    for layers in job.layers_per_stage:
+        found.append(min(left, layers))
+        left -= found[-1]
+    return found

@@ -1,0 +1,220 @@
+"""Weights and gradients that cross the network beside the compute: ZeRO, FSDP and buckets.
+
+A framework gathers and reduces unit by unit, a layer or a bucket at a time, while the layers before
+or behind it compute. What shows is the first gather, the last reduction, and of each unit between
+what its neighbour's compute does not hide; kernels that run beside it are slower by the SMs that
+it takes. The network is the data-parallel group's alone, with all peers of a node at work.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.communication import Collective, group_of, group_seconds
+from simulator.costs.kernels import stream_seconds
+from simulator.costs.layers import hidden_share
+from simulator.costs.parameters import expert_parameters, layer_parameters, stage_parameters
+from simulator.frameworks import load_framework
+from simulator.job import Job
+from simulator.schedule import Kind
+
+__all__ = ["add_sharding", "reduce_width", "synchronised_bytes"]
+
+Column = NDArray[np.float64]
+
+BYTES, FP32 = 2, 4
+
+
+class Unit(NamedTuple):
+    """A stage's units: its layers, and what else it holds, gathered and reduced as one more."""
+
+    layers: int
+    layer: float  # parameters of a layer [1]
+    rest: float  # of embedding, head and final norm [1]
+    forward: float  # of one layer [s]
+    backward: float  # of one layer, recomputation included [s]
+
+
+def overlap_share(job: Job) -> float:
+    """What running such a collective beside compute saves of the shorter of the two. [1]
+
+    It takes SMs, and memory bandwidth: a byte on the wire is read, written and read again, a third
+    of the bandwidth at the port's speed on A100 and H100, and about a third of a layer's time is
+    bound by memory, so a ninth of the time more.
+    """
+    return hidden_share(job) - 1 / 9
+
+
+def reduce_width(job: Job) -> int:
+    """Bytes of one gradient on the network. [bytes]"""
+    kept = FP32 if job.plan.grad_dtype == "fp32" else BYTES
+    dtype = load_framework(job.plan.framework).reduce_dtype
+    return {"gradients": kept, "weights": BYTES, "fp32": FP32}[dtype]
+
+
+def _gather(parameters: float, job: Job) -> float:
+    """Weights of some parameters, to every GPU that holds a part of them. [s]"""
+    if parameters == 0:
+        return 0.0
+    plan = job.plan
+    group = group_of(plan.shards, plan.tp, job.cluster)
+    nbytes = load_framework(plan.framework).weight_bytes * parameters
+    return group_seconds(Collective.ALL_GATHER, nbytes, group, job.cluster)
+
+
+def _reduce(parameters: float, job: Job) -> float:
+    """Gradients of some parameters, to the GPU that keeps each, and over all copies. [s]"""
+    if parameters == 0:
+        return 0.0
+    plan, cluster = job.plan, job.cluster
+    nbytes = reduce_width(job) * parameters
+    if plan.zero_stage == 0:
+        whole = group_of(plan.replicas, plan.tp, cluster)
+        return group_seconds(Collective.ALL_REDUCE, nbytes, whole, cluster)
+    inner = group_of(plan.shards, plan.tp, cluster)
+    seconds = group_seconds(Collective.REDUCE_SCATTER, nbytes, inner, cluster)
+    if plan.shards < plan.replicas:
+        outer = group_of(plan.replicas // plan.shards, plan.tp * plan.shards, cluster)
+        part = nbytes / plan.shards
+        seconds += group_seconds(Collective.ALL_REDUCE, part, outer, cluster)
+    return seconds
+
+
+def _sharded(unit: Unit, job: Job) -> tuple[float, float]:
+    """What zero_stage 2 or 3 adds to a stage's forward and backward of one microbatch. [s]
+
+    Stage 3 gathers each layer's weights before its forward, one layer ahead, and again before its
+    backward; gradients are reduced after every microbatch, one layer behind.
+    Sources: Rajbhandari et al., "ZeRO", SC'20, sections 5 and 7; Zhao et al., "PyTorch FSDP", VLDB
+    2023, sections 3.3 and 4 (prefetching; both collectives wait for each other in one stream).
+    """
+    gather = rest_gather = 0.0
+    if job.plan.zero_stage == 3:
+        gather, rest_gather = _gather(unit.layer, job), _gather(unit.rest, job)
+    reduce, rest_reduce = _reduce(unit.layer, job), _reduce(unit.rest, job)
+    again = gather if job.plan.reshard_after_forward else 0.0
+    share, between = overlap_share(job), max(0, unit.layers - 1)
+    forward = gather - share * min(gather, unit.forward)
+    backward = again + reduce - share * min(again + reduce, unit.backward)
+    return (
+        rest_gather + gather + between * forward,
+        again + between * backward + reduce + rest_reduce,
+    )
+
+
+def add_sharding(seconds: Column, tensor: Column, job: Job) -> None:
+    """Add what zero_stage 2 or 3 gathers and reduces to each stage's ops."""
+    model, plan = job.model, job.plan
+    layer = layer_parameters(model, plan.tp, plan.ep)
+    if plan.ep > 1:  # experts cross smaller groups: as many bytes as if they were fewer
+        layer -= expert_parameters(model, plan.tp, plan.ep) * _less(plan.shards, plan.ep)
+    counts = job.layers_per_stage
+    rests = [
+        whole - layer_parameters(model, plan.tp, plan.ep) * layers
+        for whole, layers in zip(stage_parameters(job), counts, strict=True)
+    ]
+    for stage, (layers, rest) in enumerate(zip(counts, rests, strict=True)):
+        ahead, back = (float(seconds[kind, stage]) / max(1, layers) for kind in (Kind.F, Kind.B))
+        forward, backward = _sharded(Unit(layers, layer, max(0.0, rest), ahead, back), job)
+        casts = _cast_seconds(layer * layers + max(0.0, rest), job)
+        seconds[Kind.F, stage] += casts[0]
+        seconds[[Kind.B, Kind.W], stage] += casts[1]
+        for table in (seconds, tensor):
+            table[Kind.F, stage] += forward
+            table[Kind.B, stage] += backward
+            table[Kind.I, stage] += forward
+            table[Kind.W, stage] += backward - forward
+
+
+def _cast_seconds(parameters: float, job: Job) -> tuple[float, float]:
+    """Kernels over gathered weights and whole gradients, of a forward and a backward. [s]
+
+    Weights gathered in fp32 are cast to 16 bits for the products, 6 bytes a parameter, their
+    gradients back, 6, and again where they are reduced in 16 bits, 6; each gradient is divided by
+    the number of GPUs before it is reduced, twice its width. Source: PyTorch, torch/amp (autocast)
+    and torch/distributed/fsdp/_runtime_utils.py, _reduce_grad and _div_if_needed.
+    """
+    width, whole = reduce_width(job), load_framework(job.plan.framework).weight_bytes
+    forward, backward = 0.0, 2.0 * width
+    if whole > BYTES:
+        forward, backward = whole + BYTES, backward + whole + BYTES
+        if width < whole:
+            backward += whole + width
+    gpu = job.cluster.gpu
+    return stream_seconds(forward * parameters, gpu), stream_seconds(backward * parameters, gpu)
+
+
+def _less(members: int, ep: int) -> float:
+    """What a ring over members / ep GPUs sends less than one over all, of each byte. [1]"""
+    inner, outer = (members / ep - 1) / (members / ep), (members - 1) / members
+    return 1 - inner / outer
+
+
+def synchronised_bytes(
+    parameters: Column, experts: Column | None, seconds: Column, job: Job
+) -> tuple[Column, Column]:
+    """Gradients to reduce and weights to gather at the end of a step, by stage. [bytes]
+
+    What is hidden beside the last backward, or the next step's first forward, is left out.
+    """
+    plan = job.plan
+    members = plan.replicas
+    if members == 1 or plan.zero_stage >= 2:
+        nothing = np.zeros(len(parameters))
+        reduce = nothing if plan.zero_stage >= 2 else reduce_width(job) * parameters
+        return reduce, BYTES * parameters if plan.zero_stage == 2 else nothing
+    if experts is not None:
+        parameters = parameters - experts * _less(members, plan.ep)
+    reduce, unshard = reduce_width(job) * parameters, BYTES * parameters
+    shown: dict[tuple[float, ...], float] = {}  # stages are alike but for the ends
+    table = job.model.vocab_size * job.model.hidden_size / plan.tp
+    for stage, count in enumerate(parameters.tolist()):
+        if count == 0:
+            continue
+        if plan.overlap_grad_reduce:
+            last, window = table if stage == 0 else 0.0, float(seconds[Kind.B, stage])
+            key = (count, last, window)
+            if key not in shown:
+                shown[key] = _bucketed(count, last, window, job) / _reduce(count, job)
+            reduce[stage] *= shown[key]
+        if plan.overlap_param_gather:
+            ahead = (count, float(seconds[Kind.F, stage]))
+            if ahead not in shown:
+                shown[ahead] = _gathered_ahead(*ahead, job) / _gather(count, job)
+            unshard[stage] *= shown[ahead]
+    return reduce, unshard
+
+
+def _num_buckets(parameters: float, job: Job) -> float:
+    """Buckets of a stage's parameters. [1]
+
+    The framework's, or Megatron's of 40e6 parameters or 1e6 x dp; a bucket closes once it is full,
+    so that it is never smaller than a matrix of the feed-forward layer.
+    """
+    bucket = load_framework(job.plan.framework).grad_bucket or max(40e6, 1e6 * job.plan.replicas)
+    matrix = job.model.hidden_size * job.model.intermediate_size / job.plan.tp
+    return max(1.0, parameters / max(bucket, matrix))
+
+
+def _bucketed(parameters: float, last: float, backward: float, job: Job) -> float:
+    """Time of a stage's reduction that shows after its last backward, and that it costs it. [s]
+
+    n buckets are ready one after the other during the backward, T_b; together they take T_r. The
+    last is ready at its end: max(T_r / n, T_r - T_b (n - 1) / n) shows. `last` are the parameters
+    whose gradient comes last of all and whole, as those of an embedding. [1]
+    Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3 (bucketing and overlap).
+    """
+    num_buckets = _num_buckets(parameters, job)
+    total = num_buckets * _reduce(parameters / num_buckets, job)
+    final = max(1 / num_buckets, last / parameters)
+    shown = max(total * final, total - backward * (1 - 1 / num_buckets))
+    return shown + (total - shown) * (1 - overlap_share(job))
+
+
+def _gathered_ahead(parameters: float, forward: float, job: Job) -> float:
+    """Time of gathering a stage's updated weights that shows besides a first forward. [s]"""
+    num_buckets = _num_buckets(parameters, job)
+    total = num_buckets * _gather(parameters / num_buckets, job)
+    shown = max(total / num_buckets, total - forward * (1 - 1 / num_buckets))
+    return shown + (total - shown) * (1 - overlap_share(job))

@@ -1,0 +1,193 @@
+"""What a job's model, cluster and plan must have in common, each rule with its one error."""
+
+from typing import TYPE_CHECKING
+
+from simulator.checks import require_divides
+from simulator.frameworks import load_framework
+
+if TYPE_CHECKING:
+    from simulator.job import Job
+
+__all__ = ["check_job"]
+
+
+def check_job(job: "Job") -> None:
+    """Raise the error of the first rule that a job breaks."""
+    load_framework(job.plan.framework)
+    for check in (
+        _check_layers,
+        _check_sizes,
+        _check_context,
+        _check_experts,
+        _check_sharding,
+        _check_offload,
+        _check_cluster,
+        _check_effect,
+    ):
+        check(job)
+
+
+def _check_effect(job: "Job") -> None:
+    """An option that could have no effect is refused."""
+    plan = job.plan
+    for given, needed, text in (
+        (plan.sequence_parallel, plan.tp > 1, "sequence_parallel is true, but plan.tp is 1"),
+        (not plan.scatter_gather, plan.tp > 1, "scatter_gather is false, but plan.tp is 1"),
+        (
+            not plan.scatter_gather,
+            not plan.sequence_parallel,
+            "scatter_gather is false, but sequence_parallel sends shares anyway",
+        ),
+        (
+            plan.zero_stage > 0,
+            plan.replicas > 1,
+            f"zero_stage is {plan.zero_stage}, but plan.dp is 1",
+        ),
+        (
+            plan.overlap_grad_reduce,
+            plan.replicas > 1,
+            "overlap_grad_reduce is true, but plan.dp is 1",
+        ),
+        (
+            plan.overlap_param_gather,
+            plan.zero_stage in (1, 2),
+            f"overlap_param_gather is true, but plan.zero_stage is {plan.zero_stage}",
+        ),
+        (
+            not plan.reshard_after_forward,
+            plan.zero_stage == 3,
+            f"reshard_after_forward is false, but plan.zero_stage is {plan.zero_stage}",
+        ),
+        (
+            plan.shard_size is not None,
+            plan.zero_stage > 0,
+            f"shard_size is {plan.shard_size}, but plan.zero_stage is 0",
+        ),
+        (plan.cp_comm != "ring", plan.cp > 1, f"cp_comm is {plan.cp_comm}, but plan.cp is 1"),
+    ):
+        if given and not needed:
+            raise ValueError(f"plan.{text}: it would have no effect; leave it out")
+
+
+def _check_layers(job: "Job") -> None:
+    layers, stages = job.model.num_hidden_layers, job.plan.num_stages
+    split = job.plan.layers_per_stage
+    if split is None:
+        if stages > layers:
+            raise ValueError(
+                f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is "
+                f"{layers}: a stage would hold no layer; use at most {layers} stages"
+            )
+        require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
+    elif len(split) != stages:
+        raise ValueError(
+            f"plan.layers_per_stage has {len(split)} entries, but there are {stages} stages "
+            f"(pp x vpp); give one number for each"
+        )
+    elif sum(split) != layers:
+        raise ValueError(
+            f"plan.layers_per_stage adds up to {sum(split)}, but model.num_hidden_layers is "
+            f"{layers}; the two must be equal"
+        )
+
+
+def _check_sizes(job: "Job") -> None:
+    model, tp = job.model, job.plan.tp
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        require_divides(f"model.{name}", getattr(model, name), "plan.tp", tp)
+    if job.model.is_sparse:
+        require_divides("the experts' width", model.expert_width, "plan.tp", tp)
+    if job.plan.sequence_parallel:
+        by = "plan.tp" if job.plan.cp == 1 else "plan.tp x plan.cp"
+        require_divides("model.seq_len", model.seq_len, by, tp * job.plan.cp)
+    if job.plan.dtype not in job.cluster.gpu.peak_flops:
+        known = ", ".join(sorted(job.cluster.gpu.peak_flops))
+        raise ValueError(
+            f"plan.dtype is {job.plan.dtype}, but {job.cluster.gpu.name} has no such peak; "
+            f"use one of {known}"
+        )
+
+
+def _check_context(job: "Job") -> None:
+    """Each context-parallel GPU takes two pieces, an early and a late one, of equal work."""
+    if job.plan.cp > 1:
+        twice = 2 * job.plan.cp
+        require_divides("model.seq_len", job.model.seq_len, "2 x plan.cp", twice)
+        if job.plan.num_slices is not None:
+            raise ValueError(
+                f"plan.num_slices is {job.plan.num_slices} and plan.cp is {job.plan.cp}: "
+                "both cut the sequence; use one of them"
+            )
+
+
+def _check_experts(job: "Job") -> None:
+    plan, experts = job.plan, job.model.num_experts
+    if plan.ep > 1:
+        if not job.model.is_sparse:
+            raise ValueError(
+                f"plan.ep is {plan.ep}, but {job.model.name} has no experts "
+                "(model.num_experts is 1); use ep = 1"
+            )
+        require_divides("model.num_experts", experts, "plan.ep", plan.ep)
+        require_divides("plan.cp x plan.dp", plan.replicas, "plan.ep", plan.ep)
+        if plan.shard_size is not None:
+            raise ValueError(
+                f"plan.shard_size is {plan.shard_size} and plan.ep is {plan.ep}; hybrid "
+                "sharding of experts is not costed yet: leave one of them out"
+            )
+    for name in ("capacity_factor", "expert_imbalance"):
+        if not job.model.is_sparse and getattr(plan, name) not in (None, 1.0):
+            raise ValueError(
+                f"plan.{name} is {getattr(plan, name):g}, but {job.model.name} has no experts "
+                "(model.num_experts is 1): it would have no effect; leave it out"
+            )
+
+
+def _check_sharding(job: "Job") -> None:
+    plan = job.plan
+    if plan.shard_size is not None:
+        require_divides("plan.cp x plan.dp", plan.replicas, "plan.shard_size", plan.shard_size)
+    if plan.zero_stage == 2 and plan.pp > 1:
+        raise ValueError(
+            f"plan.zero_stage is 2 and plan.pp is {plan.pp}: gradients that a pipeline "
+            "accumulates would be split after every microbatch; use zero_stage 1, or 3"
+        )
+
+
+def _check_offload(job: "Job") -> None:
+    plan, cluster = job.plan, job.cluster
+    uses_host = plan.offload != "none" or plan.offload_activations
+    if uses_host and cluster.host_link is None:
+        what = "offload_activations" if plan.offload == "none" else "offload"
+        raise ValueError(
+            f"plan.{what} is {getattr(plan, what)}, but {cluster.name} states no "
+            "cluster.host_link; state the bandwidth and latency of one GPU's link to its host"
+        )
+    if plan.offload == "nvme" and cluster.nvme is None:
+        raise ValueError(
+            f"plan.offload is nvme, but {cluster.name} states no cluster.nvme; state the "
+            "bandwidth and latency of one node's drives, or use cpu"
+        )
+
+
+def _check_cluster(job: "Job") -> None:
+    plan, cluster = job.plan, job.cluster
+    if plan.num_gpus > cluster.num_gpus:
+        nodes = -(-plan.num_gpus // cluster.gpus_per_node)
+        raise ValueError(
+            f"the plan uses pp x tp x cp x dp = {plan.num_gpus} GPUs, but {cluster.name} has "
+            f"{cluster.num_gpus}; use at least num_nodes = {nodes}"
+        )
+    node = cluster.gpus_per_node
+    if node % plan.tp and plan.tp % node:
+        fits = [str(tp) for tp in range(1, node + 1) if node % tp == 0]
+        raise ValueError(
+            f"plan.tp is {plan.tp}, but a node of {cluster.name} has {node} GPUs, so that some "
+            f"groups would lie across nodes; use {', '.join(fits)} or a multiple of {node}"
+        )
+    for rank in cluster.stragglers:
+        if not 0 <= rank < plan.pp:
+            raise ValueError(
+                f"cluster.stragglers names rank {rank}, but the pipeline has ranks "
+                f"0 to {plan.pp - 1}; name one of them"
+            )
