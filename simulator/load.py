@@ -16,6 +16,7 @@ import tomli_w
 
 from simulator.errors import shown, unknown, validated
 from simulator.files import parse_toml, read_bytes, read_json
+from simulator.frameworks import load_framework, plan_defaults
 from simulator.huggingface import model_from_config
 from simulator.job import GPU, Cluster, Job, Model, Plan
 from simulator.overrides import assigned, read_assignments
@@ -168,6 +169,7 @@ def _resolve_plan(table: Table, gpus: int | None) -> Plan:
                 f"gpus is {gpus}, but plan.pp x tp x cp x dp is {plan.num_gpus}; "
                 f"leave out one of gpus and plan.dp, or make them agree"
             )
+    plan = _with_habits(plan, given)
     if "global_batch_size" in table:
         batch = _count("plan.global_batch_size", table["global_batch_size"])
         one = plan.dp * plan.micro_batch_size
@@ -181,6 +183,16 @@ def _resolve_plan(table: Table, gpus: int | None) -> Plan:
                 f"plan.num_microbatches, or make them agree"
             )
     return plan
+
+
+def _with_habits(plan: Plan, given: Mapping[str, Any]) -> Plan:
+    """The plan with its framework's defaults for what the table leaves open."""
+    if plan.framework is None:
+        return plan
+    sizes = {name: getattr(plan, name) for name in ("dtype", "tp", "dp", "pp", "vpp", "recompute")}
+    habits = plan_defaults(load_framework(plan.framework), **sizes)
+    left = {name: value for name, value in habits.items() if name not in given}
+    return validated(Plan, plan.model_dump(exclude_unset=True) | left, "plan")
 
 
 def _resolve_cluster(table: Table, plan: Plan, gpus: int | None) -> Cluster:

@@ -45,6 +45,10 @@ class Report:
     split: Split
     peak_in_flight: NDArray[np.int64]  # chunk-forwards held at once, shape (num_ranks,) [1]
     longest_gaps: tuple[str, ...] = ()  # the longest idle gaps, each explained
+    step_time_low: float | None = None  # nine runs of ten lie between these two [s]
+    step_time_high: float | None = None  # [s]
+    interval_from: str | None = None  # the measured runs that the interval is learnt from
+    outside: tuple[str, ...] = ()  # what of the job no measured run or kernel covers
     weight_versions: NDArray[np.int64] | None = None  # most held at once, shape (num_ranks,) [1]
     staleness: NDArray[np.int64] | None = None  # most updates missed, shape (num_ranks,) [1]
     peak_memory: Column | None = None  # shape (num_ranks,) [bytes]
@@ -115,7 +119,8 @@ class Report:
         try:
             table = {k: v for k, v in values.items() if k not in ("fits", "verdict")}
             table["split"] = Split(**{k: np.array(v, float) for k, v in table["split"].items()})
-            table["longest_gaps"] = tuple(map(str, table["longest_gaps"]))
+            for name in ("longest_gaps", "outside"):
+                table[name] = tuple(map(str, table[name]))
             table["peak_in_flight"] = np.array(table["peak_in_flight"], np.int64)
             for name in ("weight_versions", "staleness"):
                 if table[name] is not None:
@@ -142,6 +147,7 @@ def _check(report: Report) -> None:
         value = getattr(report, f.name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         text = f.name in ("name", "schedule", "executor")
+        text = text or (f.name == "interval_from" and value is not None)
         if text != isinstance(value, str) or (number and not 0 <= value < float("inf")):
             raise ValueError(f"{f.name} is {value!r}")
     columns = [*(getattr(report.split, name) for name in SPLIT), report.peak_in_flight]

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import engine, events
+from simulator.accuracy.interval import interval
+from simulator.accuracy.outside import outside
 from simulator.causes import causes
 from simulator.costs import Costs, estimate, uniform
 from simulator.costs.costs import MOST_SECONDS
@@ -101,7 +103,7 @@ def simulate(job: Job, executor: Executor = "auto") -> Run:
     played = played._replace(timeline=timeline)
     report = _report(job.name, job.plan, played, costs, job.cluster.stragglers)
     report = _throughput(job, report)
-    report = _memory(job, report, timeline, costs)
+    report = _confidence(job, _memory(job, report, timeline, costs))
     return Run(
         name=job.name,
         job=job,
@@ -355,6 +357,18 @@ def _throughput(job: Job, report: Report) -> Report:
         hardware_tflops_per_gpu=hardware_rate / 1e12,
         mfu=model_rate / peak,
         hfu=hardware_rate / peak,
+    )
+
+
+def _confidence(job: Job, report: Report) -> Report:
+    """Add how sure the step time is, from our errors on measured runs like this one."""
+    found = interval(job, report.step_time)
+    return replace(
+        report,
+        step_time_low=found.low,
+        step_time_high=found.high,
+        interval_from=f"{found.rows} runs of {found.like}",
+        outside=outside(job),
     )
 
 

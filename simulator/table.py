@@ -38,6 +38,10 @@ def report_table(report: Report, tokens: float | None = None) -> str:
         )
     if report.verdict is not None:
         lines.append(f"{'memory':<20}{report.verdict}")
+    if report.interval_from is not None:
+        lines.append(f"{'interval from':<20}{report.interval_from}")
+    for at, flag in enumerate(report.outside):
+        lines.append(f"{'' if at else 'never measured':<20}{flag}")
     gaps = [f"  {gap}" for gap in report.longest_gaps]
     if gaps:
         gaps = ["longest gaps, one a rank:", *gaps]
@@ -98,6 +102,12 @@ def _bubble(value: float, of: str, report: Report) -> str:
     return f"{percent(value)}{f' = {exact}' if exact else ''} of {of}"
 
 
+def _interval(report: Report) -> str:
+    if report.step_time_low is None or report.step_time_high is None:
+        return ""
+    return f"{seconds(report.step_time_low)} to {seconds(report.step_time_high)}"
+
+
 def _throughput(report: Report) -> str:
     if report.tflops_per_gpu is None:
         return ""
@@ -141,6 +151,7 @@ def _versions(report: Report) -> str:
 
 FIGURES = (
     Figure("step time", lambda r: f"{r.step_time:g}" if _is_textbook(r) else seconds(r.step_time)),
+    Figure("90% interval", _interval),
     Figure("throughput", _throughput),
     Figure("utilisation", _utilisation),
     Figure("speed", _speed),

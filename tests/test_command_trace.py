@@ -53,7 +53,7 @@ def test_it_says_where_the_step_went(run, paths, capsys):
     shares = [100 * run.report.split.compute[0] / run.report.makespan]
     assert f"{shares[0]:.1f}" in text
     assert "waits for sender" in text
-    assert "rank 3 idles 0.0033 s from 0 to 0.0033 (warm-up): 3F0 waits for 3RECV_F0" in text
+    assert "rank 3 idles 3.3 ms from 0 us to 3.3 ms (warm-up): 3F0 waits for 3RECV_F0" in text
     assert "F─ forward  B═ backward  · idle" in text
     assert len(rows) == 4
 
@@ -164,7 +164,7 @@ def test_files_that_are_no_traces_are_refused_in_one_line(paths, tmp_path, capsy
     assert "it is no JSON, or is cut off" in refused(capsys, str(tmp_path / "cut.json"))
     assert "No such file" in refused(capsys, str(tmp_path / "none.json"))
     (tmp_path / "empty.json").write_text('{"traceEvents":[]}')
-    assert "is missing, so it is from elsewhere" in refused(capsys, str(tmp_path / "empty.json"))
+    assert "it holds no events" in refused(capsys, str(tmp_path / "empty.json"))
     assert "No such file" in refused(capsys, str(tmp_path / "none.json.gz"))
     (tmp_path / "other.bin").write_bytes(b"\0")
     assert "holds no timeline" in refused(capsys, str(tmp_path / "other.bin"), paths[0])

@@ -102,14 +102,14 @@ def test_llama3_8b_has_420_operators_and_581_ideals():
     assert len(ideals(graph)) == 1 + 1 + 32 * 18 + 3
 
 
-def test_cut_between_operators_8_ranks_of_llama3_8b_are_8_percent_less_loaded():
+def test_cut_between_operators_8_ranks_of_llama3_8b_are_7_percent_less_loaded():
     job = llama(8)
     graph = operator_graph(job)
     split = balanced_layers(job)
     ends = [i for i, name in enumerate(graph.names) if name.endswith("mlp residual")]
     cuts = [0, *(ends[sum(split[:k]) - 1] + 1 for k in range(1, 8)), len(graph.names)]
     layers = max(load(graph, range(a, b)) for a, b in itertools.pairwise(cuts))
-    assert layers / tarnawski(graph, 8).seconds == pytest.approx(1.080, abs=0.002)
+    assert layers / tarnawski(graph, 8).seconds == pytest.approx(1.073, abs=0.002)
 
 
 def test_the_authors_bert_24_on_6_accelerators_is_13_percent_faster_than_their_expert():

@@ -12,8 +12,9 @@ from simulator.job import Job, Plan
 from simulator.load import load_cluster, load_model
 from simulator.schedule import Deadlock
 from simulator.schedules import schedules
-from simulator.search.bound import Wires, step_bound, wires_of
+from simulator.search.bound import step_bound
 from simulator.search.shape import is_made_for_times, least_peaks, shape_of
+from simulator.search.wires import Wires, wires_of
 from simulator.simulate import simulate, simulate_uniform
 from tests.plans import nearest
 

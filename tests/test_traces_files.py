@@ -169,9 +169,13 @@ BAD = {
     "negative.csv": (GOOD + "-1,0,F,0,0.0,1.0,\n", "a rank or a stage is negative"),
     "empty.json": ("", "it is no JSON, or is cut off"),
     "cut.json": ('{"traceEvents":[{"ph":"X","pid"', "it is no JSON, or is cut off"),
-    "list.json": ("[]", 'otherData.format = "bubblescope timeline 1" is missing'),
-    "foreign.json": (
-        '{"traceEvents":[]}',
+    "list.json": ("[]", "it holds no events"),
+    "foreign.json": ('{"traceEvents":[]}', "it holds no events"),
+    "nothing.json": ("{}", "it holds no events"),
+    "null.json": ("null", "it holds no events"),
+    "deep.json": ("[" * 200_000, "it is no JSON, or is cut off"),
+    "other.json": (
+        '{"traceEvents":[{}]}',
         'otherData.format = "bubblescope timeline 1" is missing',
     ),
     "events.json": (json.dumps(ABOUT), "the list traceEvents is missing"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from simulator.calibrate import Calibration, calibrate, dump_calibration, predict
 from simulator.errors import validated
 from simulator.job import Plan
+from simulator.schedule import Kind
 from simulator.schedules import schedules
 from simulator.timeline import Timeline
 from traces import is_measured, read
@@ -71,9 +72,14 @@ def _calibrated(paths: list[Path]) -> tuple[Calibration, int, int]:
         split = next((play for play in alike if play.splits_backward), first)  # knows I and W too
         found = calibration_of(measured, split)
         return found, session.num_ranks, session.num_microbatches
-    foreign = any(map(is_measured, paths))  # then they are the ranks of one run
-    timelines = [read(*paths)] if foreign else [read(path) for path in paths]
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+    if any(map(is_measured, paths)):  # then they are the ranks of one run
+        from traces.measured.imported import bring_in_steps
+
+        timelines = [step.timeline for step in bring_in_steps(paths)]
+        name += f", {len(timelines)} steps" if len(timelines) > 1 else ""
+    else:
+        timelines = [read(path) for path in paths]
     most = max(timelines, key=lambda timeline: timeline.num_spans)
     return calibrate(timelines, name), most.num_ranks, _microbatches(most)
 
@@ -113,6 +119,7 @@ def _predictions(found: Calibration, names: str, pp: int, microbatches: int) -> 
     chunks = found.num_stages // pp
     asked = list(schedules()) if names == "all" else names.split(",")
     lines = [f"{'schedule':<20}{'step':>10}"]
+    halved = []
     for name in asked:
         table = {"schedule": name, "pp": pp, "vpp": chunks, "num_microbatches": microbatches}
         try:
@@ -120,7 +127,23 @@ def _predictions(found: Calibration, names: str, pp: int, microbatches: int) -> 
         except ValueError as error:
             if names != "all":
                 raise
-            lines.append(f"{name:<20}{'':>10}  not with {chunks} stages a rank: {error}"[:100])
+            lines.append(f"{name:<20}{'':>10}  not with {chunks} stages a rank: {error}")
             continue
         lines.append(f"{name:<20}{time_unit(timeline.makespan).text(timeline.makespan):>10}")
+        if _whole_only(found) and timeline.of(Kind.I, Kind.W).num_spans:
+            halved.append(name)
+    if halved:
+        stages = ", ".join(map(str, _whole_only(found)))
+        lines.append(
+            f"note: I and W of stages {stages} were not measured; in {', '.join(halved)} each "
+            "takes half of B"
+        )
     return "\n".join(lines)
+
+
+def _whole_only(found: Calibration) -> list[int]:
+    """Stages whose backward was measured, but neither half of it."""
+    kinds: dict[int, set[str]] = {}
+    for op in found.ops:
+        kinds.setdefault(op.stage, set()).add(op.kind)
+    return [stage for stage, have in sorted(kinds.items()) if "B" in have and not have & {"I", "W"}]

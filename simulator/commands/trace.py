@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
     outputs = writable([name for name in arguments.output if not name.endswith("/")])
     against = None if arguments.against is None else load_run(Path(arguments.against))
     made = _load(arguments)
-    report = report_of(made, _name(arguments.files))
+    more = f" and {len(arguments.files) - 1} more" if len(arguments.files) > 1 else ""
+    report = report_of(made, Path(arguments.files[0]).name + more)
     if arguments.json:
         print(json.dumps(_as_json(made, report), indent=2))
     else:
@@ -123,10 +124,6 @@ def _progress(paths: Sequence[Path]) -> Any:  # noqa: ANN401
     return tell
 
 
-def _name(files: Sequence[str]) -> str:
-    return Path(files[0]).name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-
-
 def _head(made: Any) -> list[str]:  # noqa: ANN401
     """Which step of which ranks, and how far times can be trusted."""
     ranks = ", ".join(map(str, made.ranks[:8])) + (", ..." if len(made.ranks) > 8 else "")
@@ -137,26 +134,33 @@ def _head(made: Any) -> list[str]:  # noqa: ANN401
         steps = ", ".join(map(str, made.steps[:8])) + (", ..." if len(made.steps) > 8 else "")
         lines.append(f"step      {made.step}, of {steps}")
     if len(made.ranks) > 1:
-        lines.append(f"clocks    {_clocks(made.clocks)}")
+        lines.append(f"clocks    {_clocks(made.clocks, made.aligned_by)}")
     return lines + [f"note      {note}" for note in made.notes]
 
 
-def _clocks(clocks: Any) -> str:  # noqa: ANN401
-    """How far apart they were, and how well they are aligned."""
+def _clocks(clocks: Any, aligned_by: str) -> str:  # noqa: ANN401
+    """How far apart they were, and how well they are aligned by what."""
     bounded = np.isfinite(clocks.margin)
-    if bounded.sum() < 2:
-        return "as recorded: no messages both ways to align them by"
-    text = "one, of one machine"
-    if clocks.margin.any():
-        far, sure = float(np.abs(clocks.offset).max()), float(clocks.margin[bounded].max())
-        text = f"up to {seconds(far)} apart, aligned to within {seconds(sure)}"
-    if clocks.drift.any():
-        text += f", drifting up to {1e6 * np.abs(clocks.drift).max():.1f} us/s"
-    if not bounded.all():
-        text += f"; rank {int(np.argmin(bounded))}'s is bound on one side only"
-    if clocks.residual > 0:
+    text = UNALIGNED.get(aligned_by, "")
+    if not text:
+        far, sure = np.abs(clocks.offset).max(), round(clocks.margin[bounded].max(), 9)
+        how = " by the order of ops" if aligned_by == "order of ops" else ""
+        text = f"up to {seconds(far)} apart, aligned{how}"
+        text += f" to within {seconds(sure)}" if bounded.sum() > 1 else ""
+        if clocks.drift.any():
+            text += f", drifting up to {1e6 * np.abs(clocks.drift).max():.1f} us/s"
+        if not bounded.all():
+            text += f"; rank {int(np.argmin(bounded))}'s is bound on one side only"
+    if clocks.residual >= 1e-9:
         text += f"; a message still arrives {seconds(clocks.residual)} before it was sent"
     return text
+
+
+UNALIGNED = {
+    "one clock": "one, of one machine",
+    "record": "as recorded: no message tells more, and the order of ops fits",
+    "nothing": "unknown, so each file begins at its first event",
+}
 
 
 def _figures(report: Report) -> list[str]:
@@ -256,6 +260,7 @@ def _as_json(made: Any, report: Report) -> dict[str, Any]:  # noqa: ANN401
         "ranks": list(made.ranks),
         "step": made.step,
         "steps": list(made.steps),
+        "clock_aligned_by": made.aligned_by,
         "clock_offset": clocks.offset.tolist(),
         "clock_drift": clocks.drift.tolist(),
         "clock_residual": clocks.residual,

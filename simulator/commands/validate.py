@@ -16,6 +16,7 @@ from simulator.load import load_job, load_model
 __all__ = ["add", "run"]
 
 GPU_TOLERANCE, CPU_TOLERANCE = 0.05, 0.10  # of the step time [1]
+GPU_WARMUP = 3  # steps: kernels are chosen, the allocator fills, clocks rise [1]
 OUTPUT = ".html (a page) or .json.gz (raw events, to analyse again); may be given several times"
 
 
@@ -47,7 +48,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--rounds", type=int, help="repetitions of all schedules, interleaved; 5 [1]")
     how.add_argument("--steps", type=int, help="timed steps of a schedule in a round; 1 [1]")
-    how.add_argument("--warmup", type=int, help="steps before a schedule's first timed one; 1 [1]")
+    how.add_argument(
+        "--warmup", type=int, help="steps before the first timed one; 3, on CPUs 1 [1]"
+    )
     how.add_argument("--timeout", type=float, help="longest time without an op that ends; 120 [s]")
     how.add_argument("--tolerance", type=float, help="of the step time; 0.05, on CPUs 0.1 [1]")
     how.add_argument("--untested-torch", action="store_true", help="go on with any version")
@@ -58,17 +61,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run or read, compare, print, save; exit code 1 past the tolerance."""
     outputs = _outputs(arguments.output)
+    _require_sense(arguments, outputs)
     if arguments.tolerance is not None and not 0 < arguments.tolerance < 10:
         raise ValueError(f"--tolerance is {arguments.tolerance:g}; it is a share, such as 0.05")
     from validator.events import load
 
     if arguments.events is not None:
         measured = load(Path(arguments.events))
+        if measured.session.transfers == "looped":
+            _refuse_pages(outputs)
     else:
         made = _measured(arguments, outputs)
         if made is None:
             return  # a rank of torchrun other than the first
         measured = made
+    _save(measured, outputs)  # before what could fail
     if arguments.keep:
         from validator.measurements import keep
 
@@ -88,21 +95,25 @@ def _told(measured: "Measured", arguments: argparse.Namespace, outputs: list[Pat
 
         ranks = analyse_ranks(measured)
         print(ranks_report(measured, ranks, tolerance))
-        _write(measured, outputs, "")
         return ranks_pass(ranks, tolerance)
+    from traces.replacing import replace_bytes
     from validator.analysis import analyse
     from validator.page import page
     from validator.table import passes, report
 
     runs = analyse(measured)
     print(report(measured, runs, tolerance))
-    _write(measured, outputs, page(measured, runs, tolerance))
+    for path in outputs:
+        if path.suffix == ".html":
+            replace_bytes(path, page(measured, runs, tolerance).encode())
+            print(f"wrote {path}", file=sys.stderr)
     return passes(runs, tolerance)
 
 
 def _measured(arguments: argparse.Namespace, outputs: list[Path]) -> "Measured | None":
     """Run the session here, in processes of our own or as a rank of torchrun."""
-    from validator.machine import check_gpus, check_torch, cores
+    from validator.asked import refuse_unplayable
+    from validator.machine import check_gpus, check_torch, cores, ranks_here
 
     if arguments.gpus is None and arguments.cpus is None:
         raise ValueError("say where to run: --gpus N, or --cpus N for CPU processes over gloo")
@@ -112,9 +123,13 @@ def _measured(arguments: argparse.Namespace, outputs: list[Path]) -> "Measured |
         raise ValueError(f"--gpus or --cpus is {count}; use 1 or more")
     if arguments.gpus is not None:
         check_gpus(count, nccl=not arguments.share)
-    elif count > cores() and count > 4:
-        raise ValueError(f"--cpus is {count}, but there are {cores()} cores; use at most that many")
+    elif ranks_here(count) > cores() and ranks_here(count) > 4:
+        raise ValueError(
+            f"--cpus asks for {ranks_here(count)} processes here, but there are {cores()} cores; "
+            "use at most that many"
+        )
     session, note = _session(arguments, count)
+    refuse_unplayable(session)
     if note:
         print(note, file=sys.stderr)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -129,8 +144,11 @@ def _measured(arguments: argparse.Namespace, outputs: list[Path]) -> "Measured |
             return run_each_rank(session, arguments.rank)
         return run_ranks(session)
     except Failed as failed:
-        kept = _write(failed.measured, [p for p in outputs if p.suffix == ".gz"], "")
+        kept = _save(failed.measured, outputs)
         hint = "" if kept else "; with -o EVENTS.json.gz what was measured is kept"
+        if failed.exit_code != 2:
+            print(f"bubblescope: {failed}{hint}", file=sys.stderr)
+            raise SystemExit(failed.exit_code) from None
         raise ValueError(f"{failed}{hint}") from None
 
 
@@ -176,6 +194,8 @@ def _session(arguments: argparse.Namespace, count: int) -> "tuple[Session, str]"
     for name in ("rounds", "steps", "warmup", "timeout"):
         if getattr(arguments, name) is not None:
             options[name] = getattr(arguments, name)
+        elif name == "warmup" and on_gpu:
+            options[name] = GPU_WARMUP
     if arguments.job is None and arguments.layers is None:  # whole stages, two on a rank
         pairs = 2 * ranks
         sizes["num_hidden_layers"] = pairs * max(1, round(model.num_hidden_layers / pairs))
@@ -190,22 +210,38 @@ def _outputs(names: list[str]) -> list[Path]:
     """The files to write, once it is clear that they can be."""
     paths = [Path(name) for name in names]
     for path in paths:
-        if path.suffix not in (".html", ".gz") or not path.parent.is_dir():
-            raise ValueError(f"cannot write {path}; use a folder that exists and {OUTPUT[:44]}")
+        if path.suffix != ".html" and path.suffixes[-2:] != [".json", ".gz"]:
+            raise ValueError(
+                f"cannot write {path}; use a name that ends in .html (a page) or .json.gz (raw "
+                "events)"
+            )
+        if not path.parent.is_dir():
+            raise ValueError(f"cannot write {path}; use a folder that exists")
     return paths
 
 
-def _write(measured: "Measured", outputs: list[Path], html: str) -> bool:
-    """Write the page and the events; whether there was anything to write."""
-    from traces.replacing import replace_bytes
-    from validator.events import save
+def _require_sense(arguments: argparse.Namespace, outputs: list[Path]) -> None:
+    """Refuse before the run what could not be done after it."""
+    if 1 in (arguments.gpus, arguments.cpus) and not arguments.share:
+        _refuse_pages(outputs)
+    if arguments.keep and arguments.cpus is not None:
+        raise ValueError("--keep is for measurements of GPUs; save runs on CPUs with -o")
 
+
+def _refuse_pages(outputs: list[Path]) -> None:
     for path in outputs:
         if path.suffix == ".html":
-            if not html:
-                raise ValueError(f"{path}: ranks that are played alone have no page; use .json.gz")
-            replace_bytes(path, html.encode())
-        else:
-            save(measured, path)
+            raise ValueError(
+                f"cannot write {path}: ranks that are played alone have no page; use .json.gz"
+            )
+
+
+def _save(measured: "Measured", outputs: list[Path]) -> bool:
+    """Write the raw events; whether they were asked for."""
+    from validator.events import save
+
+    paths = [path for path in outputs if path.suffix == ".gz"]
+    for path in paths:
+        save(measured, path)
         print(f"wrote {path}", file=sys.stderr)
-    return bool(outputs)
+    return bool(paths)

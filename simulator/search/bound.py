@@ -36,67 +36,20 @@ Parallelism", ICLR 2024, Table 5. Asynchronous schedules update weights in their
 says nothing of their iterations, and they are not to be judged by it.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs import Costs
-from simulator.fabric import connect
 from simulator.job import Job
 from simulator.schedule import Kind
 from simulator.search.shape import Shape
+from simulator.search.wires import Wires
 
-__all__ = ["Wires", "step_bound", "wires_of"]
+__all__ = ["step_bound"]
 
 Column = NDArray[np.float64]
-
-
-class Wires(NamedTuple):
-    """Messages and collectives of one cut of a cluster, on idle links, by boundary or stage.
-
-    A message of n bytes takes latency + n x pace.
-    """
-
-    crosses: Column  # 1 where a boundary's message leaves its rank, shape (num_stages - 1,)
-    latency: Column  # of both ways [s], shape (2, num_stages - 1)
-    pace: Column  # [s/byte], same shape
-    sync_latency: Column  # of reducing and of gathering [s], shape (2, num_stages)
-    sync_pace: Column  # [s/byte of the buffer], same shape
-
-
-def wires_of(job: Job, shape: Shape) -> Wires:
-    """The wires between the homes of the stages."""
-    homes = [shape.homes[stage] for stage in sorted(shape.homes)]
-    ways = [
-        [{(a, b) for a in low for b in high} for low, high in pairwise(homes)],
-        [{(b, a) for a in low for b in high} for low, high in pairwise(homes)],
-    ]
-    pairs = {pair for way in ways for each in way for pair in each if pair[0] != pair[1]}
-    fabric = connect(job, pairs, shape.homes)
-    capacity = fabric.capacity
-    latency, pace = np.zeros((2, 2, len(homes) - 1))
-    for way, boundaries in enumerate(ways):
-        for at, each in enumerate(boundaries):
-            if any(a == b for a, b in each):
-                continue  # some microbatches stay on their rank
-            routes = [fabric.sends[pair] for pair in each]
-            latency[way, at] = min(route.latency for route in routes)
-            pace[way, at] = min(route.pace(capacity) for route in routes)
-    rings = [fabric.reduces, fabric.gathers]
-    return Wires(
-        np.array([float(not any(a == b for a, b in each)) for each in ways[0]]),
-        latency,
-        pace,
-        np.array([[ring[s].route.latency for s in range(len(homes))] for ring in rings]),
-        np.array(
-            [
-                [ring[s].share * ring[s].route.pace(capacity) for s in range(len(homes))]
-                for ring in rings
-            ]
-        ),
-    )
 
 
 class Times(NamedTuple):
@@ -215,8 +168,10 @@ def _rest(job: Job, costs: Costs, shape: Shape, wires: Wires, optimizer: Column)
     if members == 1:
         return np.asarray(steps)
     reduce = (wires.sync_latency[0] + wires.sync_pace[0] * costs.reduce_bytes)[stage]
+    if plan.zero_stage >= 2:
+        reduce = np.zeros_like(reduce)  # in every backward
     gather = np.zeros_like(reduce)
-    if plan.zero_stage > 0:
+    if plan.zero_stage in (1, 2):
         gather = (wires.sync_latency[1] + wires.sync_pace[1] * costs.unshard_bytes)[stage]
     alone = reduce + optimizer[stage] + gather
     if plan.overlap_grad_reduce:

@@ -8,7 +8,8 @@ knobs that are still open take values that no rule forbids.
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from math import prod
+from math import inf, prod
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +19,12 @@ from simulator.job import Job
 from simulator.schedules import recipe_of
 from simulator.search.bound import step_bound
 from simulator.search.known import Known
-from simulator.search.reasons import EVEN, no_room, reason
+from simulator.search.reasons import EVEN, TOO_LARGE, no_room, reason
 from simulator.search.shape import Shape, least_peaks
 from simulator.search.space import (
     KNOBS,
     Space,
+    check_chunks,
     cut,
     even_job,
     uneven_job,
@@ -30,7 +32,7 @@ from simulator.search.space import (
     with_plan,
 )
 
-__all__ = ["Candidate", "candidates"]
+__all__ = ["Candidate", "Slow", "candidates"]
 
 GROUPS = (KNOBS[:6], ("pp",), ("zero_stage",), ("vpp",))  # settled together; then the leaf
 ROUNDING = 1e-12  # part by which a sum of bytes in another order may differ [1]
@@ -46,13 +48,25 @@ class Candidate(NamedTuple):
     most_headroom: float  # [bytes]
 
 
+class Slow(Exception):
+    """A range of points takes longer than one has patience for; halves of it will not."""
+
+
 def candidates(
-    space: Space, first: int, stop: int, known: Known, dropped: Counter[str]
+    space: Space, first: int, stop: int, known: Known, dropped: Counter[str], until: float = inf
 ) -> list[Candidate]:
-    """The points in [first, stop) that are legal and may fit; the others are counted by reason."""
+    """The points in [first, stop) that are legal and may fit; the others are counted by reason.
+
+    Raises:
+        Slow: the clock passes `until` before the last of several points. [s]
+    """
     found: list[Candidate] = []
     for values, start, end in _leaves(space, first, stop, known, dropped):
-        _Leaf(space, values, known, dropped).add(start, end, found)
+        leaf = _Leaf(space, values, known, dropped)
+        for index in range(start, end):
+            leaf.add(index, found)
+            if perf_counter() > until and stop - first > 1:
+                raise Slow
     return found
 
 
@@ -83,7 +97,9 @@ def _leaves(
             if values["pp"] <= space.job.model.num_hidden_layers:
                 static = known.static(uneven_job(whole, {**values, **open_knobs}))
                 if sum(static.values()) * (1 - ROUNDING) > space.job.cluster.gpu.memory:
-                    raise ValueError(no_room(static))
+                    raise ValueError(TOO_LARGE)
+        elif group == 3:
+            check_chunks(values)
 
     def walk(values: Values, group: int, base: int) -> Iterator[tuple[Values, int, int]]:
         if group == len(GROUPS):
@@ -127,16 +143,14 @@ class _Leaf:
             return reason(error)
         return job
 
-    def add(self, start: int, end: int, found: list[Candidate]) -> None:
-        """Judge the leaf's points in [start, end)."""
-        schedules = self.space.schedule
-        for index in range(start, end):
-            split, at = divmod(index - self.base, len(schedules))
-            one = self._candidate(index, self.space.layer_split[split], at)
-            if isinstance(one, str):
-                self.dropped[one] += 1
-            else:
-                found.append(one)
+    def add(self, index: int, found: list[Candidate]) -> None:
+        """Judge one of the leaf's points."""
+        split, at = divmod(index - self.base, len(self.space.schedule))
+        one = self._candidate(index, self.space.layer_split[split], at)
+        if isinstance(one, str):
+            self.dropped[one] += 1
+        else:
+            found.append(one)
 
     def _candidate(self, index: int, split: str, at: int) -> Candidate | str:
         """A point that may fit, or why it is dropped."""

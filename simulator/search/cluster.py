@@ -7,7 +7,7 @@ with the first chunk that it gets. Source of the protocol: docs.dask.org, "Futur
 
 import queue
 import re
-from functools import lru_cache
+import threading
 from typing import Any
 
 import numpy as np
@@ -183,7 +183,8 @@ def _connected(address: str) -> Any:  # noqa: ANN401 - of an optional library
 
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say it in one line
+    for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # we say it in one line
     make: Any = Client
     try:
         client = make(address, timeout=CONNECT, set_as_default=False)
@@ -191,6 +192,11 @@ def _connected(address: str) -> Any:  # noqa: ANN401 - of an optional library
         raise ValueError(
             f"no scheduler answers at {address} within {CONNECT:g} s; start one with `dask "
             "scheduler` and workers with `dask worker ADDRESS`, or leave --scheduler out"
+        ) from error
+    except Exception as error:  # a stranger's words break the protocol anywhere
+        raise ValueError(
+            f"what answers at {address} is no Dask scheduler ({type(error).__name__}); give the "
+            "address that `dask scheduler` prints, or leave --scheduler out"
         ) from error
     try:
         client.wait_for_workers(1, timeout=CONNECT)
@@ -202,7 +208,20 @@ def _connected(address: str) -> Any:  # noqa: ANN401 - of an optional library
     return client
 
 
-@lru_cache(maxsize=1)
+class _Kept(threading.local):
+    """What a thread of a worker knows: its space, and what it worked out. No other may see it."""
+
+    text = ""
+    space: Space
+    known: Known
+
+
+_KEPT = _Kept()
+
+
 def _space(text: str) -> tuple[Space, Known]:
-    """The space of its JSON, parsed once in a worker, and what the worker knows of it."""
-    return Space.model_validate_json(text), Known()
+    """The space of its JSON, parsed once in a thread, and what the thread knows of it."""
+    if _KEPT.text != text:
+        _KEPT.space, _KEPT.known = Space.model_validate_json(text), Known()
+        _KEPT.text = text
+    return _KEPT.space, _KEPT.known

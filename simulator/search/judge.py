@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.report import Report
-from simulator.search.candidates import Candidate, candidates
+from simulator.search.candidates import Candidate, Slow, candidates
 from simulator.search.front import Front
 from simulator.search.known import Known
 from simulator.search.reasons import BEATEN, no_room, reason
@@ -44,10 +44,6 @@ class Judged:
     mfu: Column  # [1]
 
 
-class Slow(Exception):
-    """A range of points takes longer than one has patience for; halves of it will not."""
-
-
 def judge(
     space: Space,
     first: int,
@@ -70,10 +66,10 @@ def judge(
     Raises:
         Slow: out of patience; what was simulated is in `known`, so that a shorter range goes on.
     """
-    begin = perf_counter()
+    until = perf_counter() + patience
     dropped: Counter[str] = Counter()
     known = Known() if known is None else known
-    left = sorted(candidates(space, first, stop, known, dropped), key=_by_bound)
+    left = sorted(candidates(space, first, stop, known, dropped, until), key=_by_bound)
     found: list[tuple[int, Report]] = []
     hopes = _hopes(space, left)
     beaten = np.zeros(len(left), bool) if front is None else front.beats(hopes)
@@ -83,7 +79,7 @@ def judge(
             continue
         report = known.reports.get(one.point) or _simulated(space, one.point)
         known.reports[one.point] = report
-        if perf_counter() - begin > patience and stop - first > 1:
+        if perf_counter() > until and stop - first > 1:
             raise Slow
         if isinstance(report, str):
             dropped[report] += 1

@@ -1,6 +1,7 @@
 """What points of a space have in common, kept from point to point so that it is worked out once."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from simulator.costs import Costs
@@ -10,13 +11,19 @@ from simulator.costs.memory import stage_parameters, static_bytes
 from simulator.job import Job, Plan
 from simulator.planners.balanced import Parts, balanced_layers, part_seconds
 from simulator.report import Report
-from simulator.search.bound import Wires, wires_of
 from simulator.search.reasons import SAME_ROWS, reason
 from simulator.search.shape import Shape, shape_of
+from simulator.search.space import KNOBS
+from simulator.search.wires import Lines, Wires, wires_of
 
 __all__ = ["Known"]
 
 Key = tuple[Any, ...]
+
+# What the costs of a layer, and the bytes of a parameter, may depend on: every field of a plan that
+# differs between points, but for how layers lie on stages and the order of the ops.
+OF_LAYERS = [name for name in KNOBS if name not in ("pp", "vpp", "schedule", "layer_split")]
+_layer_key = attrgetter("plan.dp", *(f"plan.{name}" for name in OF_LAYERS))
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Known:
     splits: dict[Key, tuple[int, ...] | str] = field(default_factory=dict)
     shapes: dict[Key, tuple[Shape | str, ...]] = field(default_factory=dict)
     statics: dict[Key, tuple[float, float, float]] = field(default_factory=dict)
+    lines: dict[Key, Lines] = field(default_factory=dict)
     wires: dict[Key, Wires] = field(default_factory=dict)
     reports: dict[int, Report | str] = field(default_factory=dict)  # of a range that was given up
 
@@ -44,7 +52,7 @@ class Known:
         Some rank holds no less than the mean, however the layers lie; copies of stages only add.
         """
         plan = job.plan
-        key = (plan.tp, plan.pp, plan.dp, plan.zero_stage)
+        key = (*_layer_key(job), plan.pp)
         if key not in self.statics:
             self.statics[key] = static_bytes(sum(stage_parameters(job)) / plan.pp, job)
         return dict(
@@ -85,9 +93,10 @@ class Known:
     def wire(self, job: Job, shape: Shape) -> Wires:
         """The wires of a job between these homes."""
         plan = job.plan
-        key = (plan.tp, plan.cp, plan.pp, plan.dp, plan.zero_stage > 0, shape.stage.tobytes())
+        cut = (plan.tp, plan.cp, plan.pp, plan.dp, plan.zero_stage > 0)
+        key = (*cut, shape.stage.tobytes())
         if key not in self.wires:
-            self.wires[key] = wires_of(job, shape)
+            self.wires[key] = wires_of(job, shape, self.lines.setdefault(cut, Lines()))
         return self.wires[key]
 
 
@@ -96,9 +105,3 @@ def _shape(plan: Plan) -> Shape | str:
         return shape_of(plan)
     except ValueError as error:
         return reason(error)
-
-
-def _layer_key(job: Job) -> Key:
-    """What of the searched knobs a layer's costs depend on."""
-    plan = job.plan
-    return (plan.tp, plan.micro_batch_size, plan.sequence_parallel, plan.recompute)

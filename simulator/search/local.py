@@ -26,7 +26,7 @@ __all__ = ["Answer", "Chunk", "Here", "Processes", "Task", "Team", "grown", "joi
 SECONDS = 0.5  # of work in one chunk, so that little is lost when a process is killed [s]
 PIECES = 4  # calls that one chunk's time is divided into, at least [1]
 GROWTH = 4  # of one call's points over those of the call before, at most [1]
-FIRST_POINTS = 64  # of the first call, whose speed is not known yet [1]
+FIRST_POINTS = 8  # of the first call, whose speed is not known yet [1]
 MOST_POINTS = 1024  # of one call, for its front is that of the call's beginning [1]
 
 

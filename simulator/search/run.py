@@ -13,6 +13,7 @@ from time import perf_counter
 
 from simulator.search.front import Front
 from simulator.search.local import FIRST_POINTS, Answer, Chunk, Task, Team, grown
+from simulator.search.reasons import num_legal
 from simulator.search.store import Store
 
 __all__ = ["Outcome", "Progress", "search"]
@@ -44,6 +45,7 @@ class Outcome:
     front: Front
     seconds: float  # of this run [s]
     num_judged: int  # in this run [1]
+    num_legal: int  # of them, plans that break no rule and are like no other [1]
     deaths: int  # workers that died and whose chunks were judged again [1]
     set_aside: tuple[int, ...]  # points that kill their workers, not judged
 
@@ -69,7 +71,7 @@ class _Search:
         self.num_points = task.space.num_points
         self.open = deque(_samples_first(store.gaps(self.num_points), self.num_points))
         self.before = store.num_judged
-        self.judged = 0
+        self.judged = self.legal = 0
         self.running, self.is_alone = 0, False
         self.size, self.points = FIRST_POINTS, FIRST_POINTS
         self.deaths, self.in_a_row = 0, 0
@@ -94,6 +96,7 @@ class _Search:
             self.front,
             perf_counter() - start,
             self.judged,
+            self.legal,
             self.deaths,
             tuple(sorted(self.set_aside)),
         )
@@ -125,6 +128,7 @@ class _Search:
         if judged:
             for chunk in self.store.record(judged):
                 self.judged += chunk.stop - chunk.first
+                self.legal += num_legal(len(chunk.index), chunk.dropped)
                 self.front = grown(self.front, chunk)
 
     def _go_on(self, answer: Answer) -> None:

@@ -117,8 +117,8 @@ def least_peaks(shape: Shape, costs: Costs) -> dict[str, Column]:
     if shape.has_halves:
         after = costs.activation_bytes - costs.input_grad_bytes
         held += (shape.waiting * after[stage]).sum(axis=2)
-    transient = float(costs.transient_bytes[0])  # alike on all stages
-    if transient:
+    if costs.transient_bytes.any():
+        transient = costs.transient_bytes[stage][np.arange(len(stage)), shape.running]
         held += np.where(shape.running >= 0, transient, 0.0)
     once = np.where(shape.count > 0, 1.0, 0.0)
     return {

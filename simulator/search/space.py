@@ -4,22 +4,24 @@ A point is a number: the knobs' values in mixed radix, the last knob fastest. Ne
 layers' costs and their cluster's routes, and whole runs of illegal points share one reason.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
 from math import prod
 from typing import Any, Literal
 
 from pydantic import Field
 
 from simulator.checks import Count, Value
-from simulator.errors import unknown, validated
-from simulator.job import Job, Model, Plan
+from simulator.errors import shown, unknown, validated
+from simulator.job import Job, Plan
 from simulator.planners.balanced import balanced_layers
-from simulator.schedules import build, recipe_of, schedules
+from simulator.schedules import build, recipe_of
+from simulator.search.values import Recompute, Split, all_values, plan_table
 
 __all__ = [
     "KNOBS",
     "Space",
+    "check_chunks",
     "cut",
     "even_job",
     "job_at",
@@ -30,9 +32,6 @@ __all__ = [
     "with_layers",
     "with_plan",
 ]
-
-Recompute = Literal["none", "selective", "full"]
-Split = Literal["even", "balanced"]
 
 KNOBS = (
     "tp",
@@ -47,8 +46,6 @@ KNOBS = (
     "layer_split",
     "schedule",
 )
-MOST_SEQUENCES = 32  # in a microbatch, unless asked for [1]
-MOST_NODES = 4  # of a tensor- or context-parallel group, unless asked for [1]
 
 
 class Space(Value):
@@ -97,7 +94,8 @@ def space_of(
     Without a word every divisor of the GPUs is a tensor-, pipeline- or context-parallel size as far
     as heads, layers and `MOST_NODES` nodes go, every divisor of the layers a number of chunks,
     every divisor of the batch up to `MOST_SEQUENCES` a microbatch, and every synchronous schedule
-    takes part that cuts no sequences and is not made for given times.
+    takes part that cuts no sequences and is not made for given times. A value that `Plan` refuses
+    whatever the rest of the plan is left out.
 
     Args:
         job: model, cluster and the plan's other fields; the batch and GPUs if not given here.
@@ -118,6 +116,12 @@ def space_of(
         )
     batch = job.plan.global_batch_size if global_batch_size is None else global_batch_size
     gpus = job.cluster.num_gpus if num_gpus is None else num_gpus
+    for name, value in (("global_batch_size", batch), ("num_gpus", gpus)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{name} is {shown(value)}; it must be a whole number of at least 1; write it "
+                "without quotes, such as 8"
+            )
     if gpus > job.cluster.num_gpus:
         nodes = -(-gpus // job.cluster.gpus_per_node)
         raise ValueError(
@@ -125,12 +129,21 @@ def space_of(
             f"num_nodes = {nodes}"
         )
     given = {name: _values(name, value) for name, value in knobs.items()}
-    table = _defaults(job, batch, gpus) | given
-    space = validated(
-        Space, {"job": job, "global_batch_size": batch, "num_gpus": gpus, **table}, "space"
-    )
+    table = all_values(job, batch, gpus) | given
+    table |= {"job": job, "global_batch_size": batch, "num_gpus": gpus}
+    try:
+        space = validated(Space, table)
+    except ValueError as error:  # "tp.0 is ..." is about tp
+        raise ValueError(re.sub(r"^(\w+)\.\d+ is ", r"\1 is ", str(error))) from None
     for name in space.schedule:
         recipe_of(name)
+    slow = job.cluster.stragglers
+    if slow and len(space.pp) > 1:
+        raise ValueError(
+            f"cluster.stragglers names pipeline rank {min(slow)}, which is another part of the "
+            "cluster at every pp, so that pipelines of several lengths cannot be compared; search "
+            "one pp, or leave the stragglers out"
+        )
     return space
 
 
@@ -181,7 +194,20 @@ def even_job(space: Space, values: Mapping[str, Any]) -> Job:
         ValueError: the plan is illegal; says the rule.
     """
     dp, count = cut(space, values)
+    check_chunks(values)
     return with_plan(space.job, {**values, "dp": dp, "num_microbatches": count})
+
+
+def check_chunks(values: Mapping[str, Any]) -> None:
+    """Raise where a model is cut into chunks although no pipeline runs them in turn.
+
+    Source: NVIDIA/Megatron-LM, validate_args: interleaving needs several pipeline stages.
+    """
+    if values["vpp"] > 1 and values["pp"] == 1:
+        raise ValueError(
+            f"plan.vpp is {values['vpp']}, but chunks need a pipeline, plan.pp of 2 or more; use "
+            "vpp = 1"
+        )
 
 
 def cut(space: Space, values: Mapping[str, Any]) -> tuple[int, int]:
@@ -226,12 +252,6 @@ def uneven_job(space: Space, values: Mapping[str, Any]) -> Job:
     return even_job(space, {**values, "layers_per_stage": tuple(more)})
 
 
-@lru_cache(maxsize=8)
-def plan_table(plan: Plan) -> dict[str, Any]:
-    """The plan's fields without the layers on its stages, which the search sets."""
-    return {name: getattr(plan, name) for name in Plan.model_fields if name != "layers_per_stage"}
-
-
 def _values(name: str, value: object) -> tuple[object, ...]:
     """A knob's values, each once, in the order given."""
     many = value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
@@ -239,61 +259,3 @@ def _values(name: str, value: object) -> tuple[object, ...]:
     if not found:
         raise ValueError(f"{name} has no values; give at least one, or leave it out")
     return found
-
-
-def _defaults(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
-    """Every value that a plan for this model on this cluster could take."""
-    model, cluster = job.model, job.cluster
-    group = min(model.num_key_value_heads, MOST_NODES * cluster.gpus_per_node)
-    layers = model.num_hidden_layers
-    return {
-        "tp": _divisors(gpus, group),
-        "pp": _divisors(gpus, layers),
-        "vpp": _divisors(layers, layers),
-        "cp": _divisors(gpus, min(MOST_NODES * cluster.gpus_per_node, model.seq_len)),
-        "ep": (1,),
-        "micro_batch_size": _divisors(batch, MOST_SEQUENCES),
-        "schedule": _synchronous(model),
-        "recompute": ("none", "selective", "full"),
-        "zero_stage": (0, 1, 2, 3),
-        "sequence_parallel": (False, True),
-        "layer_split": ("even", "balanced"),
-    }
-
-
-def _divisors(total: int, most: int) -> tuple[int, ...]:
-    """Divisors up to a limit, in order.
-
-    >>> _divisors(12, 6)
-    (1, 2, 3, 4, 6)
-    """
-    return tuple(d for d in range(1, min(total, most) + 1) if total % d == 0)
-
-
-def _synchronous(model: Model) -> tuple[str, ...]:
-    """Schedules of one step with whole sequences whose rows plans can share, the plainest first.
-
-    Of equal rows the first schedule's name counts, as 1f1b's for interleaved with one chunk. Rows
-    made for given times take seconds a plan, so that only those who ask for them get them. So do
-    those whose pairs hide the exchanges of experts: no framework overlaps pairs of a dense model.
-    """
-    names = [
-        name
-        for name, recipe in schedules().items()
-        if recipe.weights is None
-        and not {"costs", "num_slices"} & set(recipe.takes)
-        and (_has_experts(model) or not _has_pairs(name))
-    ]
-    return tuple(sorted(names, key=lambda name: "vpp" in schedules()[name].takes))
-
-
-def _has_experts(model: Model) -> bool:
-    """Whether a token is exchanged with experts."""
-    return getattr(model, "num_experts", 1) > 1
-
-
-@cache
-def _has_pairs(schedule: str) -> bool:
-    """Whether the rows of a schedule overlap forwards with backwards."""
-    vpp = recipe_of(schedule).chunks
-    return bool(build(Plan(schedule=schedule, pp=4, vpp=vpp, num_microbatches=16)).paired.any())

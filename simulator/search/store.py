@@ -175,8 +175,9 @@ def opened(path: Path | None, about: Mapping[str, str]) -> Iterator[Store]:
             cannot be written.
     """
     name = "" if path is None else str(path)
+    place = "" if path is None else str(path.absolute())  # ":memory:" is a file's name here
     try:
-        connection = sqlite3.connect(name, timeout=0, isolation_level=None)
+        connection = sqlite3.connect(place, timeout=0, isolation_level=None)
     except sqlite3.Error as error:
         raise ValueError(f"cannot open {name}: {error}") from error
     try:
