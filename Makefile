@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 JOB := examples/sc21_145_6b.toml
 OUT := out/sc21_145_6b
 JOBS ?= 2
+PORT ?= 8050
 
 .PHONY: run test check format images clean
 
@@ -14,6 +15,7 @@ run: $(VENV)/.run
 	$(BIN)/bubblescope simulate $(JOB) --tokens 300e9 \
 		-o $(OUT).txt -o $(OUT).html -o $(OUT).svg -o $(OUT).json
 	@echo "published for this run: 148 TFLOP/s per GPU, recomputation counted (SC'21, Table 1)"
+	$(BIN)/bubblescope dashboard --job $(JOB) --port $(PORT) --no-browser
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $(JOBS)
@@ -55,6 +57,12 @@ images: $(VENV)/.run
 		--schedule 1f1b --no-gantt --critical-path -o docs/images/critical_path.svg
 	$(BIN)/bubblescope compare --schedules all --pp 8 --microbatches 32 \
 		-o docs/images/schedules.png
+
+	$(BIN)/bubblescope sensitivity examples/small_8_gpus.toml -o docs/images/sensitivity_small_8_gpus.svg
+	$(BIN)/python examples/planner_pictures.py --images docs/images
+	$(BIN)/python examples/hetpipe.py --images docs/images
+	$(BIN)/python examples/elastic.py --images docs/images
+	$(BIN)/python examples/sc21_figures.py docs/images
 
 clean:
 	rm -rf $(VENV) out build dist

@@ -25,7 +25,7 @@ LARGE = (
 )
 
 
-def compare(page):
+def compare_four(page):
     page.goto("/compare")
     page.wait_for_selector("#compare-table [row-index='0']")
 
@@ -35,13 +35,13 @@ def compare_64_ranks(page):
     page.wait_for_selector("#compare-table [row-index='0']")
 
 
-def search(page):
+def search_front(page):
     page.goto("/search")
     page.click("#search-start")
     page.wait_for_selector("#search-progress >> text=Done", timeout=300_000)
 
 
-def design(page):
+def design_zb_h1(page):
     page.goto("/design?v=1&schedule=zb-h1")
     page.wait_for_selector("#design-grid button")
 
@@ -54,14 +54,14 @@ def design_deadlock(page):
     page.wait_for_selector("#design-grid .stuck")
 
 
-def measure(page):
+def measure_trace(page):
     page.goto("/measure")
     files = [TRACES / f"1f1b_rank{rank}.json.gz" for rank in (0, 1)]
     page.set_input_files("#measure-trace-file-drop input", files)
     page.wait_for_selector("#measure-finding >> text=measured")
 
 
-def learn(page):
+def learn_zb_h1(page):
     page.goto("/learn?v=1&step=zb-h1&at=15")
     page.wait_for_selector("#learn-formula .equation")
 
@@ -72,13 +72,13 @@ def learn_64_ranks(page):
 
 
 SCENES = (
-    (compare, "light"),
+    (compare_four, "light"),
     (compare_64_ranks, "dark"),
-    (search, "light"),
-    (design, "light"),
+    (search_front, "light"),
+    (design_zb_h1, "light"),
     (design_deadlock, "dark"),
-    (measure, "light"),
-    (learn, "light"),
+    (measure_trace, "light"),
+    (learn_zb_h1, "light"),
     (learn_64_ranks, "dark"),
 )
 

@@ -13,6 +13,10 @@ __all__ = ["main"]
 
 PACKAGES = ("simulator", "traces", "dashboard", "validator")
 EXTRAS = {
+    "dash": "dashboard",
+    "dash_ag_grid": "dashboard",
+    "dash_mantine_components": "dashboard",
+    "flask_compress": "dashboard",
     "plotly": "dashboard",
     "torch": "validator",
     "highspy": "optimal",
@@ -30,6 +34,7 @@ VERBS = {  # each a file in simulator/commands/
     "calibrate": "Measured costs from a trace.",
     "export": "Write a run's timeline or a schedule's rows in another format.",
     "accuracy": "Score predictions against published measurements.",
+    "dashboard": "Explore, compare, search, design, measure and learn in the browser.",
     "presets": "List the models, clusters, GPUs and schedules that have a name.",
 }
 

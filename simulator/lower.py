@@ -369,8 +369,8 @@ def without(lowered: Schedule, *kinds: Kind) -> Schedule:
     """
     keep = ~np.isin(lowered.kind, kinds)
     offsets = np.concatenate([[0], np.cumsum(keep)])[lowered.offsets]
-    columns = (lowered.stage, lowered.kind, lowered.microbatch, lowered.paired)
-    return Schedule(offsets, *(column[keep] for column in columns))
+    stage, kind, microbatch = lowered.stage[keep], lowered.kind[keep], lowered.microbatch[keep]
+    return Schedule(offsets, stage, kind, microbatch, lowered.paired[keep])
 
 
 def _refuse(schedule: Schedule) -> None:

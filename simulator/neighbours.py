@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from simulator.errors import validated
 from simulator.job import Cluster, Job, Plan
 from simulator.schedules import schedules
+from simulator.search.values import has_use
 from simulator.simulate import Run, simulate
 
 __all__ = ["Neighbour", "neighbours"]
@@ -74,7 +75,8 @@ def _turns(job: Job) -> Iterator[Turn]:
                 yield Turn(f"plan.{name}", (value,))
     if plan.rows is None:
         for name, recipe in schedules().items():
-            if name not in (*SLOW, plan.schedule, "custom") and recipe.weights is None:
+            is_out = name in (*SLOW, plan.schedule, "custom") or recipe.weights is not None
+            if not is_out and has_use(name, job.model):
                 yield Turn("plan.schedule", (name,))
     nics, node = job.cluster.nics_per_node, job.cluster.gpus_per_node
     yield Turn(

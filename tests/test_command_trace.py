@@ -53,7 +53,7 @@ def test_it_says_where_the_step_went(run, paths, capsys):
     shares = [100 * run.report.split.compute[0] / run.report.makespan]
     assert f"{shares[0]:.1f}" in text
     assert "waits for sender" in text
-    assert "rank 3 idles 3.3 ms from 0 us to 3.3 ms (warm-up): 3F0 waits for 3RECV_F0" in text
+    assert "rank 3 idles 3.3 ms from 0 to 3.3 ms (warm-up): 3F0 waits for 3RECV_F0" in text
     assert "F─ forward  B═ backward  · idle" in text
     assert len(rows) == 4
 

@@ -83,7 +83,7 @@ def test_a_kernel_in_a_file_of_two_processes_is_of_the_one_that_launched_it(tmp_
     assert t.start == pytest.approx([0.0, 100e-6])
     assert t.end == pytest.approx([20e-6, 120e-6])
     alike = {"traceEvents": launches(1, 100, 0) + launches(50, 100, 1)}
-    with pytest.raises(ValueError, match="number their kernels alike.*give one file a rank"):
+    with pytest.raises(ValueError, match=r"number their kernels alike.*give one file a rank"):
         bring_in(saved(tmp_path, alike))
 
 

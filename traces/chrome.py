@@ -187,7 +187,8 @@ def decode(data: bytes) -> Timeline:
     """The timeline of `encode`.
 
     Raises:
-        ValueError: the data is cut off, or is some other JSON; says what is missing.
+        ValueError: the data is cut off, holds no events, or is some other JSON; says what is
+            missing.
 
     """
     document = _document(data)
@@ -242,10 +243,14 @@ def _document(data: bytes) -> dict[str, Any]:
     """The JSON of one of our own files."""
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON, or is cut off ({error})") from None
+    if not isinstance(document, dict | list) or not document:
+        raise ValueError("it holds no events")
     other = document.get("otherData") if isinstance(document, dict) else None
     if not isinstance(other, dict) or other.get("format") != _FORMAT:
+        if isinstance(document, dict) and document.get("traceEvents", NotImplemented) == []:
+            raise ValueError("it holds no events")
         raise ValueError(f'otherData.format = "{_FORMAT}" is missing, so it is from elsewhere')
     return dict(document)
 

@@ -1,15 +1,17 @@
 """What a search found, as text and JSON."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from simulator.commands.sweeps import WORDS, knobs_of
+from simulator.commands.sweeps import WORDS, counted, knobs_of
 from simulator.report import Report
 from simulator.search.front import Front
 from simulator.search.judge import Judged
+from simulator.search.reasons import TOO_LARGE, num_legal
 from simulator.search.run import Outcome
 from simulator.search.space import KNOBS, Space
 from simulator.search.store import COLUMNS
@@ -19,7 +21,14 @@ from simulator.table import columns, percent, seconds
 __all__ = ["Found", "as_json", "as_text", "nothing_fits", "speed"]
 
 LARGE = "does not fit"  # how the reasons begin that mean memory
+ABOUT = {  # what a rule speaks of, and the knobs that it follows from
+    "num_gpus": ("tp", "pp", "cp"),
+    "global_batch_size": ("micro_batch_size", "tp", "pp", "cp"),
+    "plan.dp": ("tp", "pp", "cp"),
+    "plan.num_microbatches": ("micro_batch_size", "pp", "tp", "cp"),
+}
 SAME = 1e-8  # part by which two executors may differ [1]
+LEGAL = "legal plans, each counted once"
 MOST_RULES = 4  # that a refusal names [1]
 MOST_REASONS = 8  # that are printed [1]
 MOST_FRONT = 20  # points of the front that are printed [1]
@@ -41,6 +50,7 @@ class Found:
     outcome: Outcome | None  # None where it was interrupted
     again: Run | None  # the best once more, in the event engine; None where it was interrupted
     line: str | None  # the command that simulates the winner
+    doubles: int = 0  # plans left out of the best, equal to one of them but for the schedule [1]
 
 
 def as_text(found: Found) -> str:
@@ -48,14 +58,17 @@ def as_text(found: Found) -> str:
     space = found.space
     job = space.job
     title = (
-        f"{job.model.name} on {job.cluster.name}: {space.num_gpus:,} GPUs, "
-        f"{space.global_batch_size:,} sequences of {job.model.seq_len:,} tokens a step"
+        f"{job.model.name} on {job.cluster.name}: {counted(space.num_gpus, 'GPU')}, "
+        f"{counted(space.global_batch_size, 'sequence')} of {job.model.seq_len:,} tokens a step"
     )
     lines = [title, "", *_counts(found), ""]
     if len(found.best.index):
         first = {"tokens": "fastest", "headroom": "roomiest", "cost": "cheapest"}[found.by]
         lines += [f"the {first} plans"]
-        lines += [*_plans(found, found.best), *_fixed(space), ""]
+        lines += [*_plans(found, found.best), *_fixed(space)]
+        if found.doubles:
+            lines += ["plans whose figures are equal but for the schedule's name stand here once"]
+        lines += [""]
         lines += [*_front(found), ""]
     if found.again is not None:
         lines += _winner(found, found.again.report)
@@ -72,6 +85,7 @@ def as_json(found: Found) -> dict[str, Any]:
         "num_points": found.space.num_points,
         "num_judged": found.num_judged,
         "num_simulated": found.num_simulated,
+        "num_legal": num_legal(found.num_simulated, found.dropped),
         "dropped": dict(found.dropped),
         "seconds": None if found.outcome is None else found.outcome.seconds,
         "interrupted": found.outcome is None,
@@ -84,33 +98,48 @@ def as_json(found: Found) -> dict[str, Any]:
     }
 
 
-def nothing_fits(space: Space, dropped: Mapping[str, int]) -> str:
+def nothing_fits(space: Space, dropped: Mapping[str, int], given: Sequence[str]) -> str:
     """Which rules emptied a space, and the way out.
 
-    Memory, where any plan is legal at all; else first what speaks of a knob with a single value,
-    then what dropped most.
+    Memory, where any plan is legal or nobody asked; else first what speaks of the knobs that the
+    user has given values for, then what dropped most.
     """
     total = sum(dropped.values())
     large = {reason: n for reason, n in dropped.items() if reason.startswith(LARGE)}
     named = large or dropped
-    single = [f"plan.{knob}:" for knob in KNOBS if len(getattr(space, knob)) == 1]
-    order = sorted(
-        named.items(), key=lambda item: (not item[0].startswith(tuple(single)), -item[1])
-    )
+    about = {reason: [knob for knob in _knobs(reason) if knob in given] for reason in named}
+    order = sorted(named.items(), key=lambda item: (not about[item[0]], -item[1]))
     rules = "; ".join(f"{reason}: {points:,}" for reason, points in order[:MOST_RULES])
     if len(order) > MOST_RULES:
-        rules += f"; {len(order) - MOST_RULES} other rules"
+        rules += f"; {counted(len(order) - MOST_RULES, 'other rule')}"
     if not large:
-        return (
-            f"none of {total:,} plans is legal; {rules}; leave out the knob that the first rule "
-            "names, or list more of its values"
-        )
+        guilty = about[order[0][0]]
+        flags = " and ".join(f"--{knob.replace('_', '-')}" for knob in guilty)
+        way_out = "leave the knob that the first rule names out, or list more of its values"
+        if guilty:
+            way_out = f"leave {flags} out, or list more values"
+        return f"none of {total:,} points is a legal plan; {rules}; {way_out}"
     room = space.job.cluster.gpu.memory / 1e9
+    legal = num_legal(0, dropped)
+    first = f"none of {counted(legal, 'legal plan')} fits in {room:.0f} GB"
+    if TOO_LARGE in large:
+        first = f"of {total:,} points none that is a legal plan fits in {room:.0f} GB"
     return (
-        f"none of {total:,} plans is left: {sum(large.values()):,} are legal, and none of them "
-        f"fits in {room:.0f} GB; {rules}; use more --gpus than {space.num_gpus:,}, larger GPUs, or "
+        f"{first}; {rules}; use more --gpus than {space.num_gpus:,}, larger GPUs, or "
         "leave out the knobs that hold tp, pp, zero_stage and recompute down"
     )
+
+
+def _knobs(reason: str) -> tuple[str, ...]:
+    """The knobs that a rule is about.
+
+    >>> _knobs("num_gpus: it must be a multiple of tp x pp x cp")
+    ('tp', 'pp', 'cp')
+    """
+    subject = reason.partition(": ")[0]
+    if subject in ABOUT:
+        return ABOUT[subject]
+    return tuple(knob for knob in KNOBS if re.search(rf"\b{knob}\b", subject))
 
 
 def _counts(found: Found) -> list[str]:
@@ -125,6 +154,7 @@ def _counts(found: Found) -> list[str]:
     rows.append(["  simulated", f"{found.num_simulated:,}"])
     if found.num_judged < found.space.num_points:
         rows.append(["  not judged", f"{found.space.num_points - found.num_judged:,}"])
+    rows.append([LEGAL, f"{num_legal(found.num_simulated, found.dropped):,}"])
     return columns(rows)
 
 
@@ -132,10 +162,12 @@ def speed(outcome: Outcome) -> str:
     """How fast it went."""
     if not outcome.num_judged:
         return "all points were judged before"
-    rate = outcome.num_judged / max(outcome.seconds, 1e-9)
-    died = f"; {outcome.deaths:,} workers died, their chunks were judged again"
+    took = max(outcome.seconds, 1e-9)
+    rate, legal = outcome.num_judged / took, outcome.num_legal / took
+    died = f"; {counted(outcome.deaths, 'worker')} died, and what they had was judged again"
     return (
-        f"{outcome.num_judged:,} points judged in {outcome.seconds:.1f} s, {rate:,.0f} a second"
+        f"{outcome.num_judged:,} points judged in {outcome.seconds:.1f} s, {rate:,.0f} a second; "
+        f"{counted(outcome.num_legal, 'legal plan')} of them, {legal:,.0f} a second"
         f"{died if outcome.deaths else ''}"
     )
 
@@ -183,7 +215,7 @@ def _front(found: Found) -> list[str]:
     space, front = found.space, found.front
     order = np.lexsort((front.index, -front.headroom, -front.tokens_per_second))
     count = len(order)
-    lines = [f"Pareto front: {count:,} plan{'s' * (count != 1)} that none beats in all rankings"]
+    lines = [f"Pareto front: {counted(count, 'plan')} that none beats in all rankings"]
     if count > MOST_FRONT:
         order = order[np.linspace(0, count - 1, MOST_FRONT).round().astype(int)]
         lines[0] += f"; {MOST_FRONT} of them"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from simulator.commands.ranking import Found, as_json, as_text, nothing_fits, speed
 from simulator.commands.spaces import add_space_options, simulate_line, space_from
-from simulator.commands.sweeps import csv_bytes, sweep_of
+from simulator.commands.sweeps import counted, csv_bytes, distinct, sweep_of
 from simulator.load import dump_job
 from simulator.search.front import Front
 from simulator.search.local import Here, Processes, Task, Team, grown
 from simulator.search.run import Outcome, Progress, search
-from simulator.search.space import job_at
+from simulator.search.space import KNOBS, job_at
 from simulator.search.store import Store, opened
 from simulator.simulate import simulate
 from traces.replacing import replace_bytes
@@ -26,6 +26,8 @@ __all__ = ["add", "run"]
 MARGIN = 0.05  # plans this much slower than the best are simulated whatever the bound says [1]
 FEW = 5_000  # points that are judged before a second process would have started [1]
 LINE_EVERY = 5.0  # between two lines of progress where there is no terminal [s]
+MOST_PROCESSES = 4  # for each core [1]
+SQLITE = b"SQLite format 3\0"  # how such a file begins, sqlite.org/fileformat.html
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell's
 
 
@@ -73,7 +75,8 @@ def _run(arguments: argparse.Namespace) -> None:
     with opened(output, about) as store:
         outcome = _searched(task, store, arguments)
         if store.num_simulated == 0 and outcome is not None:
-            raise ValueError(nothing_fits(space, store.dropped()))
+            given = [knob for knob in KNOBS if hasattr(arguments, knob)]
+            raise ValueError(nothing_fits(space, store.dropped(), given))
         found = _found(task, store, outcome, arguments)
         if outcome is not None:
             print(speed(outcome), file=sys.stderr)
@@ -99,15 +102,62 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{name} is {value}; it must be at least {least}")
     price = arguments.price_per_gpu_hour
     if price is not None and not 0 < price < 1e9:
-        raise ValueError(f"--price-per-gpu-hour is {price:g}; it must be positive")
+        raise ValueError(
+            f"--price-per-gpu-hour is {price:g}; it must be positive and less than 1e9"
+        )
+    most = MOST_PROCESSES * _cores()
+    if arguments.workers is not None and arguments.workers > most:
+        raise ValueError(
+            f"--workers is {arguments.workers:,}, but this machine has "
+            f"{counted(_cores(), 'core')}; use at most {most}, or leave it out for one a core"
+        )
     if arguments.scheduler is not None and arguments.workers is not None:
         raise ValueError("--workers is of this machine; leave it out with --scheduler")
     if arguments.plot is not None and Path(arguments.plot).suffix.lower() not in PICTURES:
         raise ValueError(f"{arguments.plot} cannot hold a plot; use one of {' '.join(PICTURES)}")
-    for name in ("csv", "plot", "save_job"):
+    _check_targets(arguments)
+
+
+def _check_targets(arguments: argparse.Namespace) -> None:
+    """Refuse to write where something stands that would be lost, or where nothing can be written.
+
+    Raises:
+        ValueError: says where.
+    """
+    taken: dict[Path, str] = {}
+    for name in ("job", "output", "csv", "plot", "save_job"):
         value = getattr(arguments, name)
-        if value is not None and not Path(value).absolute().parent.is_dir():
-            raise ValueError(f"cannot write {value}: there is no such folder")
+        if value is None:
+            continue
+        flag = "JOB" if name == "job" else "-o" if name == "output" else f"--{name}"
+        flag, place = flag.replace("_", "-"), Path(value).resolve()
+        if place in taken and name != "job":
+            raise ValueError(f"{flag} and {taken[place]} are the same file, {value}; use another")
+        taken[place] = flag
+        if name == "output":
+            taken[place.with_name(f"{place.name}-journal")] = "the journal of -o"
+        if name != "job":
+            _check_target(Path(value), is_ours=name == "output")
+
+
+def _check_target(path: Path, *, is_ours: bool) -> None:
+    """Refuse a target that cannot be written, or is an SQLite file and not to be one."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"cannot write {path}: there is no such folder")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot write {path}: it is no plain file; name another")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"cannot write {path}: permission denied; name a file elsewhere")
+    if not is_ours and path.exists():
+        with path.open("rb") as file:
+            if file.read(len(SQLITE)) == SQLITE:
+                raise ValueError(
+                    f"cannot write {path}: it is an SQLite file, as of a search's results, and is "
+                    "left as it is; name another"
+                )
 
 
 def _searched(task: Task, store: Store, arguments: argparse.Namespace) -> Outcome | None:
@@ -127,10 +177,15 @@ def _team(task: Task, arguments: argparse.Namespace) -> Team:
         return Cluster(task, arguments.scheduler)
     workers = arguments.workers
     if workers is None:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-        workers = cores if task.space.num_points > FEW else 1
+        workers = _cores() if task.space.num_points > FEW else 1
     return Processes(task, workers) if workers > 1 else Here(task)
+
+
+def _cores() -> int:
+    """Cores that this process may use. [1]"""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _found(
@@ -143,7 +198,9 @@ def _found(
             front = grown(front, block)
     else:
         front = outcome.front
-    best = store.best(arguments.by, arguments.top)
+    # enough that as many are left when equal schedules are taken out
+    rivals = store.best(arguments.by, arguments.top * len(task.space.schedule))
+    best, doubles = distinct(task.space, rivals, arguments.top)
     winner = int(best.index[0]) if outcome is not None and len(best.index) else None
     again = None
     if winner is not None:
@@ -158,6 +215,7 @@ def _found(
         num_simulated=store.num_simulated,
         dropped=store.dropped(),
         best=best,
+        doubles=doubles,
         front=front,
         outcome=outcome,
         again=again,

@@ -3,16 +3,18 @@
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.judge import Judged
 from simulator.search.space import KNOBS, Space
 from simulator.search.store import COLUMNS, Store
 from traces.sweep import Sweep
 
-__all__ = ["WORDS", "csv_bytes", "knobs_of", "sweep_of"]
+__all__ = ["WORDS", "counted", "csv_bytes", "distinct", "knobs_of", "sweep_of"]
 
 WORDS = {
     "micro_batch_size": "microbatch",
@@ -33,6 +35,39 @@ def knobs_of(space: Space, index: NDArray[np.int64]) -> dict[str, list[Any]]:
     cut = zip(found["tp"], found["pp"], found["cp"], strict=True)
     found["dp"] = [space.num_gpus // (tp * pp * cp) for tp, pp, cp in cut]
     return found
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "GPU"), counted(1024, "GPU")
+    ('1 GPU', '1,024 GPUs')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def distinct(space: Space, judged: Judged, most: int) -> tuple[Judged, int]:
+    """The first plans, without those that equal an earlier one in all but the schedule's name.
+
+    With a single stage and microbatch, say, schedules have the same figures. Also returns how many
+    were left out on the way.
+    """
+    knobs = knobs_of(space, judged.index)
+    seen: set[tuple[object, ...]] = set()
+    kept: list[int] = []
+    looked = 0
+    for at in range(len(judged.index)):
+        figures = (f"{getattr(judged, name)[at]:.9g}" for name in COLUMNS)
+        one = (*figures, *(values[at] for name, values in knobs.items() if name != "schedule"))
+        if one not in seen and len(kept) == most:
+            break
+        if one not in seen:
+            kept.append(at)
+        seen.add(one)
+        looked = at + 1
+    keep = np.array(kept, np.int64)
+    columns = {name: getattr(judged, name)[keep] for name in ("index", *COLUMNS)}
+    return replace(judged, **columns), looked - len(kept)
 
 
 def csv_bytes(space: Space, store: Store) -> bytes:
@@ -58,7 +93,8 @@ def sweep_of(space: Space, store: Store) -> Sweep:
     shown = [name for name in ("tp", "pp", "dp", *KNOBS) if len(known[name]) > 1]
     job = space.job
     return Sweep(
-        title=f"{job.model.name}, {space.num_gpus:,} GPUs, batch {space.global_batch_size:,}",
+        title=f"{job.model.name}, {counted(space.num_gpus, 'GPU')}, "
+        f"batch {space.global_batch_size:,}",
         rate=rate,
         knobs={WORDS.get(name, name): _plain(values[name]) for name in dict.fromkeys(shown)},
         order={WORDS.get(name, name): _plain(known[name]) for name in dict.fromkeys(shown)},

@@ -111,10 +111,9 @@ def _ranks(text: str) -> list[int]:
 
 def _progress(paths: Sequence[Path]) -> Any:  # noqa: ANN401
     """Says on stderr which file is read and how much is done, where that takes a while."""
-    total = sum(path.stat().st_size for path in paths if path.exists())
+    total, done = sum(path.stat().st_size for path in paths if path.exists()), 0
     if total < LARGE:
         return None
-    done = 0
 
     def tell(path: Path, size: int) -> None:
         nonlocal done
@@ -198,8 +197,7 @@ def _messages(messages: Any, ranks: Sequence[int]) -> list[str]:  # noqa: ANN401
     """Waiting for the peer told apart from moving bytes, a line a rank."""
     if not messages.received.any():
         return []
-    header = ["messages", "received", "fastest", "moving", "waits for sender", "for receiver"]
-    rows = [header]
+    rows = [["messages", "received", "fastest", "moving", "waits for sender", "for receiver"]]
     for rank in _some(len(ranks)):
         fastest = messages.fastest[rank]
         rows.append(

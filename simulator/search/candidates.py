@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.costs import Costs
-from simulator.job import Job
+from simulator.job import Job, Plan
 from simulator.schedules import recipe_of
 from simulator.search.bound import step_bound
 from simulator.search.known import Known
@@ -35,6 +35,8 @@ from simulator.search.space import (
 __all__ = ["Candidate", "Slow", "candidates"]
 
 GROUPS = (KNOBS[:6], ("pp",), ("zero_stage",), ("vpp",))  # settled together; then the leaf
+# Fields of the plan that early questions are asked with; of the others, those that no rule forbids.
+KEPT = ("framework", "dtype", "grad_dtype", "attention", "offload", "offload_activations")
 ROUNDING = 1e-12  # part by which a sum of bytes in another order may differ [1]
 
 Values = dict[str, Any]
@@ -74,13 +76,9 @@ def _leaves(
     space: Space, first: int, stop: int, known: Known, dropped: Counter[str]
 ) -> Iterator[tuple[Values, int, int]]:
     """Legal values of all knobs but the leaf's, with the part of [first, stop) that has them."""
+    fixed = {name: getattr(space.job.plan, name) for name in KEPT}
     bare = space.job.cluster.model_copy(update={"stragglers": {}})
-    alone = with_plan(
-        space.job.model_copy(update={"cluster": bare}),
-        {"pp": 1, "vpp": 1, "dp": 1, "num_microbatches": 1, "overlap_grad_reduce": False}
-        | {"zero_stage": 0, "sequence_parallel": False, "scatter_gather": True, "tp": 1},
-    )
-
+    alone = space.job.model_copy(update={"cluster": bare, "plan": Plan(**fixed)})
     whole = space.model_copy(update={"job": alone})
     open_knobs = {"vpp": 1, "schedule": alone.plan.schedule}
 
@@ -88,7 +86,7 @@ def _leaves(
         """Raise if the values settled so far break a rule."""
         if group == 0:
             kept = {"scatter_gather": space.job.plan.scatter_gather}
-            with_plan(alone, {**values, **kept})
+            with_plan(alone, {**values, **kept, "ep": 1})  # whether ep divides dp is not known yet
         elif group == 1:
             cut(space, values)
         elif group == 2:

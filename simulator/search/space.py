@@ -129,7 +129,7 @@ def space_of(
             f"num_nodes = {nodes}"
         )
     given = {name: _values(name, value) for name, value in knobs.items()}
-    table = all_values(job, batch, gpus) | given
+    table: dict[str, Any] = all_values(job, batch, gpus) | given
     table |= {"job": job, "global_batch_size": batch, "num_gpus": gpus}
     try:
         space = validated(Space, table)

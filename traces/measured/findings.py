@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.explain import causes, explain, longest_gaps
+from simulator.explain import Bubble, causes, explain, longest_gaps
 from simulator.report import Report, in_flight, spans_of_ranks, split
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
@@ -67,8 +67,20 @@ def explained(
         if rank not in found:
             bubble = explain(timeline, rank, time, cause=cause)
             if bubble.next_op is not None:
-                found[rank] = str(bubble)
+                found[rank] = _in_words(bubble)
     return tuple(found.values())
+
+
+def _in_words(bubble: Bubble) -> str:
+    """The bubble with its times in the one unit that fits its length."""
+    rest = str(bubble).partition(" (")[2]
+    length = bubble.end - bubble.start
+    size, unit = next((size, unit) for size, unit in UNITS if length >= size or unit == "us")
+    idles, start, end = (f"{time / size:.6g}" for time in (length, bubble.start, bubble.end))
+    return f"rank {bubble.rank} idles {idles} {unit} from {start} to {end} {unit} ({rest}"
+
+
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
-from traces.measured.clocks import Clocks, Messages, align, unaligned
+from traces.measured.alignment import AlignedBy, aligned, on_one_zero
+from traces.measured.clocks import Clocks, unaligned
 from traces.measured.kineto import read_kineto
 from traces.measured.mapping import BUILT_IN, Mapping
 from traces.measured.nsys import SUFFIXES, read_nsys
@@ -23,9 +24,9 @@ from traces.measured.numbering import numbered, with_steps
 from traces.measured.ops import RankOps, ops_of
 from traces.measured.ranks import in_order
 from traces.measured.spans import timeline_of_step
-from traces.measured.transfers import transfers
+from traces.measured.transfers import Transfers, transfers
 
-__all__ = ["Imported", "bring_in", "from_saved"]
+__all__ = ["Imported", "bring_in", "bring_in_steps", "from_saved"]
 
 Column = NDArray[np.float64]
 Progress = Callable[[Path, int], None]  # a file, and bytes of it, before it is read
@@ -42,6 +43,7 @@ class Imported:
     step: int | None  # None where the trace marks no steps
     steps: tuple[int, ...]  # the complete ones
     clocks: Clocks
+    aligned_by: AlignedBy  # "record": files count from one zero; "nothing": each from its own
     on_device: bool | None  # times are kernels', not the host's; None for a run that we saved
     notes: tuple[str, ...]  # what could not be told
 
@@ -72,6 +74,41 @@ def bring_in(
     Raises:
         ValueError: a file cannot be read, or the files do not make up one pipeline.
     """
+    run = _measured(paths, mapping, ranks, progress)
+    return _imported(run, _chosen(run.ranks, run.clocks, run.steps, step))
+
+
+def bring_in_steps(paths: Sequence[Path], *, mapping: Mapping = BUILT_IN) -> list[Imported]:
+    """The same, of every complete step; those in which nothing ran are left out.
+
+    Raises:
+        ValueError: as `bring_in`.
+    """
+    run = _measured(paths, mapping, None, None)
+    ran = _lengths(run.ranks, run.clocks, run.steps)
+    return [_imported(run, step) for _, step in sorted(ran, key=lambda each: each[1])]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """All of a run."""
+
+    ranks: list[RankOps]
+    order: list[int]  # of the whole job
+    messages: Transfers
+    clocks: Clocks
+    aligned_by: AlignedBy
+    steps: list[int]
+    notes: tuple[str, ...]
+
+
+def _measured(
+    paths: Sequence[Path],
+    mapping: Mapping,
+    ranks: Sequence[int] | None,
+    progress: Progress | None,
+) -> Measured:
+    """Read the files, number the ops, pair the messages, align the clocks."""
     found = [with_steps(one) for path in paths for one in _read(path, mapping, progress)]
     found, order = in_order(found, ranks)
     made = [
@@ -80,33 +117,37 @@ def bring_in(
     ]
     _check_stages(made, order)
     steps = _complete(made, order)
-    marked = any(len(np.unique(one.ops.step)) > 1 or one.marked for one in made)
-    made = _on_one_origin(made)
+    made, one_zero = on_one_zero(made)
     messages, notes = transfers(made, order)
-    clocks = align(
-        Messages(
-            sender=messages.sender,
-            receiver=messages.receiver,
-            sent=messages.sent,
-            arrived=messages.arrived,
-        ),
-        _hosts(made),
-    )
-    chosen = _chosen(made, clocks, steps, step)
-    timeline, posted, exposed = timeline_of_step(made, messages, clocks, chosen)
+    clocks, aligned_by = aligned(made, messages, one_zero)
     lost = sum(int(np.isnan(one.ops.start[one.ops.kind <= Kind.OPTIMIZER]).sum()) for one in made)
     if lost:
         notes += (f"{lost} ops launched no kernel and are left out",)
+    return Measured(
+        ranks=made,
+        order=order,
+        messages=messages,
+        clocks=clocks,
+        aligned_by=aligned_by,
+        steps=steps,
+        notes=notes,
+    )
+
+
+def _imported(run: Measured, step: int) -> Imported:
+    timeline, posted, exposed = timeline_of_step(run.ranks, run.messages, run.clocks, step)
+    marked = any(len(np.unique(one.ops.step)) > 1 or one.marked for one in run.ranks)
     return Imported(
         timeline=timeline,
         posted=posted,
         exposed=exposed,
-        ranks=tuple(order),
-        step=chosen if marked else None,
-        steps=tuple(steps) if marked else (),
-        clocks=clocks,
-        on_device=any(one.on_device for one in made),
-        notes=notes,
+        ranks=tuple(run.order),
+        step=step if marked else None,
+        steps=tuple(run.steps) if marked else (),
+        clocks=run.clocks,
+        aligned_by=run.aligned_by,
+        on_device=any(one.on_device for one in run.ranks),
+        notes=run.notes,
     )
 
 
@@ -128,6 +169,7 @@ def from_saved(timeline: Timeline, about: Table[str, Any]) -> Imported:
         step=None,
         steps=(),
         clocks=unaligned(ranks),
+        aligned_by="one clock",
         on_device=None,
         notes=(),
     )
@@ -141,25 +183,11 @@ def _read(path: Path, mapping: Mapping, progress: Progress | None) -> list[RankO
         if path.suffix.lower() in SUFFIXES:
             path.stat()
             return [ops_of(one, mapping) for one in read_nsys(path)]
-        return [ops_of(read_kineto(path), mapping)]
+        return [ops_of(one, mapping) for one in read_kineto(path, mapping.computes)]
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{path} holds no timeline: {error}") from None
-
-
-def _hosts(ranks: list[RankOps]) -> list[int]:
-    """A number for each rank, the same for ranks on one machine."""
-    names = [one.recording.host for one in ranks]
-    return [names.index(name) if name else rank for rank, name in enumerate(names)]
-
-
-def _on_one_origin(ranks: list[RankOps]) -> list[RankOps]:
-    """Times after the first rank's origin, by each rank's own clock."""
-    origins = [one.recording.origin for one in ranks]
-    if 0 in origins or max(origins) - min(origins) > 10**15:
-        return ranks
-    return [one.later((origin - origins[0]) * 1e-9) for one, origin in zip(ranks, origins)]  # noqa: B905
 
 
 def _check_stages(ranks: list[RankOps], order: list[int]) -> None:
@@ -219,6 +247,12 @@ def _chosen(ranks: list[RankOps], clocks: Clocks, steps: list[int], step: int | 
             known = ", ".join(map(str, steps[:20]))
             raise ValueError(f"step {step} is not complete in all files; complete are {known}")
         return step
+    lengths = sorted(_lengths(ranks, clocks, steps))
+    return lengths[(len(lengths) - 1) // 2][1]
+
+
+def _lengths(ranks: list[RankOps], clocks: Clocks, steps: list[int]) -> list[tuple[float, int]]:
+    """Length and number of each step in which an op ran. [s]"""
     lengths = []
     for number in steps:
         mine = [(r, one.ops.where(one.ops.step == number)) for r, one in enumerate(ranks)]
@@ -228,4 +262,4 @@ def _chosen(ranks: list[RankOps], clocks: Clocks, steps: list[int], step: int | 
             lengths.append((round(float(np.nanmax(end) - np.nanmin(start)), 9), number))
     if not lengths:
         raise ValueError("no op launched a kernel; record the CUDA activity too")
-    return sorted(lengths)[(len(lengths) - 1) // 2][1]
+    return lengths

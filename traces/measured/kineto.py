@@ -10,6 +10,7 @@ as PyTorch 2.4 and later write them (torch/csrc/profiler/util.h).
 import gzip
 import re
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ LAUNCHES = {"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "privateuse
 IGNORED = {"python_function", "Trace", "overhead", "ac2g", "fwdbwd", "async_cpu_to_gpu"}
 PIPELINE = re.compile(r"(?i)\bpp\b|_pp$|^pp_|pipeline")
 CUDA = 1  # PyTorch's device type of memory events
+COMMUNICATION, SEND = "c10d::", "c10d::send"  # operators that compute nothing
 
 
 class Args(msgspec.Struct, gc=False):
@@ -76,21 +78,28 @@ class Document(msgspec.Struct):
     host_name: str = ""
 
 
-def read_kineto(path: Path, data: bytes | None = None) -> Recording:
-    """One process's trace; `data` is the file's content, if it is at hand.
+def read_kineto(path: Path, is_op: Callable[[str], bool]) -> list[Recording]:
+    """The trace of one process, or of each whose host ran ranges that `is_op` calls an op.
+
+    A file that says which rank wrote it is of one process. Processes stand in order of their id.
 
     Raises:
         ValueError: the file cannot be read, is cut off, is other JSON, or holds no events.
     """
-    document = _document(uncompressed(path) if data is None else data)
-    info = document.distributedInfo
-    made = Collector(str(path), 1e-6, origin=document.baseTimeNanoseconds)
-    made.host = document.host_name
-    if info is not None:
-        made.rank = info.rank
-        made.pipeline = _pipeline(info)
-    _collect(document.traceEvents, made)
-    return made.recording()
+    document = _document(uncompressed(path))
+    events, info = document.traceEvents, document.distributedInfo
+    processes = [] if info is not None else _processes(events, is_op)
+    parts = _apart(events, processes) if len(processes) > 1 else [events]
+    host = document.host_name or (str(path) if len(parts) > 1 else "")  # a file has one clock
+    found = []
+    for part in parts:
+        made = Collector(str(path), 1e-6, origin=document.baseTimeNanoseconds, host=host)
+        if info is not None:
+            made.rank = info.rank
+            made.pipeline = _pipeline(info)
+        _collect(part, made)
+        found.append(made.recording())
+    return found
 
 
 def uncompressed(path: Path) -> bytes:
@@ -132,6 +141,48 @@ def _document(data: bytes) -> Document:
         raise ValueError(f"it is no JSON, or is cut off ({error})") from None
 
 
+def _processes(events: Sequence[Event], is_op: Callable[[str], bool]) -> list[Number]:
+    """Ids of the processes whose host ran ops, numbers first."""
+    told: dict[str, bool] = {}
+    found: set[Number] = set()
+    for event in events:
+        if event.ph in ("X", "B") and event.pid not in found and event.cat not in NOT_OF_HOST:
+            name = event.name
+            if name not in told:
+                told[name] = is_op(name)
+            if told[name]:
+                found.add(event.pid)
+    return sorted(found, key=lambda pid: (0, pid, "") if isinstance(pid, int) else (1, 0, str(pid)))
+
+
+NOT_OF_HOST = KERNELS | DEVICE_RANGES | LAUNCHES | IGNORED | {"cpu_op"}
+
+
+def _apart(events: Sequence[Event], processes: Sequence[Number]) -> list[list[Event]]:
+    """The events of each process; a kernel is of the process that launched it."""
+    place = {process: at for at, process in enumerate(processes)}
+    launched: dict[int, int] = {}
+    for event in events:
+        if event.cat in LAUNCHES and event.pid in place and (number := _correlation(event)):
+            at = place[event.pid]
+            launched[number] = at if launched.get(number, at) == at else NOBODY
+    parts: list[list[Event]] = [[] for _ in processes]
+    for event in events:
+        kernel = event.cat in KERNELS
+        of = launched.get(_correlation(event)) if kernel else place.get(event.pid)
+        if of == NOBODY:
+            raise ValueError(
+                f"processes {', '.join(map(str, processes[:4]))} number their kernels alike, so it "
+                "is not told whose they are; give one file a rank"
+            )
+        if of is not None:
+            parts[of].append(event)
+    return parts
+
+
+NOBODY = -1
+
+
 def _pipeline(info: Distributed) -> tuple[int, ...]:
     """The ranks of the pipeline's process group, where exactly one is called so."""
     groups = [
@@ -143,7 +194,7 @@ def _pipeline(info: Distributed) -> tuple[int, ...]:
     return same[0] if len(set(same)) == 1 else ()
 
 
-def _collect(events: list[Event], made: Collector) -> None:
+def _collect(events: Sequence[Event], made: Collector) -> None:
     """Sort events by what they are."""
     launches: dict[int, float] = {}
     kernels: list[tuple[int, float, float, int]] = []
@@ -157,8 +208,10 @@ def _collect(events: list[Event], made: Collector) -> None:
             if cat == "cpu_op":
                 if event.name == "record_param_comms":
                     _message(event, ts, made)
-                else:
+                elif not event.name.startswith(COMMUNICATION):
                     made.work.append(ts)
+                elif event.name == SEND:
+                    made.sends.append((ts, end))
             elif cat in KERNELS:
                 kernels.append((made.name(_kernel(event)), ts, end, _correlation(event)))
             elif cat in LAUNCHES:

@@ -14,11 +14,12 @@ and Megatron's `forward_step` and `backward_step`. A user's own names come from 
     kinds = { bwd = "I", wgrad = "W" }
 """
 
-import re
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import regex as re  # unlike the standard library's it gives up after a time
 
 from simulator.files import parse_toml, read_bytes
 from simulator.schedule import NO_MICROBATCH, OVERLAP, Kind, Op, Pair
@@ -27,6 +28,8 @@ __all__ = ["BUILT_IN", "UNKNOWN", "Mapping", "Named", "Rule", "read_mapping"]
 
 UNKNOWN = -2  # a stage or a microbatch that the name does not give
 MOST = 1 << 20  # stages or microbatches
+LONGEST = 1000  # of a name that a pattern is tried on [characters]
+PATIENCE = 0.5  # with one pattern and one name [s]
 GROUPS = ("kind", "stage", "microbatch", "chunk")
 
 
@@ -49,7 +52,7 @@ class Rule:
 
     def read(self, text: str) -> Named | None:
         """What a whole name says, or nothing."""
-        match = self.name.fullmatch(text)
+        match = _matched(self.name, text)
         if match is None:
             return None
         groups = match.groupdict()
@@ -64,13 +67,16 @@ class Rule:
         return Named(kind, stage, number if microbatch == UNKNOWN else microbatch, chunk)
 
 
+STEP = re.compile(r"ProfilerStep#(\d+)")
+
+
 @dataclass(frozen=True)
 class Mapping:
     """How the names of a run are read: the first rule that matches counts."""
 
     rules: tuple[Rule, ...] = ()
     num_chunks: int = 1  # stages on each rank [1]
-    step: re.Pattern[str] = re.compile(r"ProfilerStep#(\d+)")
+    step: re.Pattern[str] = STEP
 
     def read(self, text: str) -> tuple[Named, ...]:
         """The ops that a name stands for: one, two that ran together, or none.
@@ -86,12 +92,29 @@ class Mapping:
                 return (named,)
         return _runtime(text)
 
+    def computes(self, text: str) -> bool:
+        """Whether a name stands for an op that computes."""
+        return any(one.kind <= Kind.W for one in self.read(text))
+
     def step_of(self, text: str) -> int | None:
         """The number of the step that a range of this name is, if it is one."""
-        match = self.step.fullmatch(text)
+        match = _matched(self.step, text)
         if match is None:
             return None
         return _number(match.group(1) if self.step.groups else "0", text)
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The match of a whole name; a pattern that tries too many ways is given up."""
+    if len(text) > LONGEST:
+        return None
+    try:
+        return pattern.fullmatch(text, timeout=PATIENCE)
+    except TimeoutError:
+        raise ValueError(
+            f"the pattern {pattern.pattern[:60]!r} takes more than {PATIENCE:g} s to read "
+            f"{text[:60]!r}; write it without a repeat inside a repeat, as in (a+)+"
+        ) from None
 
 
 def _runtime(text: str) -> tuple[Named, ...]:

@@ -73,12 +73,12 @@ def _tables(database: sqlite3.Connection) -> dict[str, set[str]]:
     }
 
 
-def _origin(database: sqlite3.Connection, tables: dict[str, set[str]]) -> int:
-    """Unix time of the file's time zero, 0 where it does not say. [ns]"""
+def _origin(database: sqlite3.Connection, tables: dict[str, set[str]]) -> int | None:
+    """Unix time of the file's time zero, None where it does not say. [ns]"""
     if "utcEpochNs" not in tables.get("TARGET_INFO_SESSION_START_TIME", set()):
-        return 0
+        return None
     row = database.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
-    return int(row[0]) if row and row[0] else 0
+    return int(row[0]) if row and row[0] else None
 
 
 def _ranges(tables: dict[str, set[str]]) -> str:

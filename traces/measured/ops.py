@@ -2,7 +2,8 @@
 
 An op took place from the first to the last kernel that the host launched within its range, on any
 thread, as autograd launches from its own. Without a device the host's time counts, from the first
-operator of the range on, because the range begins with the wait for its input.
+operator of the range to its end or to the send that ends it: a range may begin with the wait for
+its input, and may end with sending what it made. Operators that communicate are no work.
 """
 
 from collections.abc import Sequence
@@ -98,11 +99,11 @@ def ops_of(recording: Recording, mapping: Mapping) -> RankOps:
     told = [mapping.read(name) for name in recording.names]
     steps = [mapping.step_of(name) for name in recording.names]
     ranges = recording.ranges
-    if not _known(told, ranges.name).any() and len(recording.device_ranges.name):
+    if not _computes(told, ranges.name).any() and len(recording.device_ranges.name):
         ranges = recording.device_ranges
-    known = np.flatnonzero(_known(told, ranges.name))
-    if len(known) == 0:
+    if not _computes(told, ranges.name).any():
         raise ValueError(_unknown(recording))
+    known = np.flatnonzero(_known(told, ranges.name))
     known = known[_outermost(ranges.asked[known], ranges.end[known], _kinds(told, ranges, known))]
     rows, source = [], []
     for at, name in zip(known.tolist(), ranges.name[known].tolist(), strict=True):
@@ -118,9 +119,7 @@ def ops_of(recording: Recording, mapping: Mapping) -> RankOps:
     if on_device:
         start, end = of_ops(kernels, kinds, asked, left, table[:, 0] <= Kind.OPTIMIZER)
     elif len(recording.work) and ranges is recording.ranges:
-        first = np.searchsorted(recording.work, asked)
-        padded = np.append(recording.work, np.inf)
-        start, end = np.where(padded[first] < left, padded[first], asked), left.copy()
+        start, end = _of_host(recording, asked, left)
     else:
         start, end = asked.copy(), left.copy()
     ops = Ops(
@@ -148,6 +147,21 @@ def ops_of(recording: Recording, mapping: Mapping) -> RankOps:
 
 
 NOTHING = Intervals(np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0))
+
+
+def _of_host(recording: Recording, asked: Column, left: Column) -> tuple[Column, Column]:
+    """From the first operator within each range to its end, or to the send that ends it."""
+    work = recording.work
+    first, stop = np.searchsorted(work, asked), np.searchsorted(work, left)
+    worked = stop > first
+    start = np.where(worked, np.append(work, np.inf)[first], asked)
+    last = np.where(worked, np.append(work, np.inf)[np.maximum(stop - 1, 0)], np.inf)
+    sends = np.append(recording.sends[:, 0], np.inf)
+    return start, np.minimum(left, sends[np.searchsorted(sends[:-1], last)])
+
+
+def _computes(told: Sequence[tuple[Named, ...]], name: NDArray[np.int32]) -> NDArray[np.bool_]:
+    return _known([tuple(op for op in one if op.kind <= Kind.W) for one in told], name)
 
 
 def _known(told: Sequence[tuple[Named, ...]], name: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -196,6 +210,7 @@ def _carriers(
         word = np.array([name in SENT for name in recording.names], np.bool_)
         mine = word[recording.ranges.name]
         moved = recording.ranges.where(mine)
+        moved = moved._replace(start=_called(recording, moved))
     at = np.searchsorted(moved.asked, recording.message_time, side="left")
     inside = (at < len(moved.asked)) & bool(len(kinds))
     return Carriers(
@@ -209,6 +224,20 @@ def _carriers(
     )
 
 
+def _called(recording: Recording, moved: Intervals) -> Column:
+    """When sends were called, receives as they are.
+
+    A library of the host marks a send only after the call that made the bytes leave.
+    """
+    at = np.searchsorted(recording.sends[:, 0], moved.start, side="right") - 1
+    padded = np.append(recording.sends, [[np.inf, -np.inf]], axis=0)
+    send = np.array([name.endswith(":send") for name in recording.names], np.bool_)[moved.name]
+    found: Column = np.where(
+        send & (at >= 0) & (moved.start <= padded[at, 1]), padded[at, 0], moved.start
+    )
+    return found
+
+
 SENT = tuple(f"{library}:{word}" for library in ("gloo", "mpi", "ucc") for word in ("send", "recv"))
 
 
@@ -220,5 +249,6 @@ def _unknown(recording: Recording) -> str:
     there = f"its most frequent names are {', '.join(names)}" if names else "it has no named range"
     return (
         f"no range is the name of a pipeline op; {there}; say what they mean with --mapping FILE, "
-        f"as [[op]] name = 'my_forward' kind = \"F\" (docs/traces.md)"
+        f"as [[op]] name = 'my_forward' kind = \"F\"; PyTorch's Schedule1F1B names no op, so wrap "
+        "its stage's forward_one_chunk and backward_one_chunk in record_function (docs/traces.md)"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.schedule import Kind
-from traces.measured.mapping import UNKNOWN
+from traces.measured.mapping import MOST, UNKNOWN
 from traces.measured.ops import RankOps
 
 __all__ = ["in_order"]
@@ -53,7 +53,7 @@ def in_order(
 
 
 def _numbers(found: Sequence[RankOps]) -> list[int]:
-    """Ranks as the files say, else as their names do, else by their order."""
+    """Ranks as files say, else as their names do, else by their order, in one file by stages."""
     told = [one.recording.rank for one in found]
     if all(number is not None for number in told):
         return [number for number in told if number is not None]
@@ -63,7 +63,15 @@ def _numbers(found: Sequence[RankOps]) -> list[int]:
         numbers = [int(match[1]) for match in matches if match]
         if len(set(numbers)) == len(found):
             return numbers
-    return list(range(len(found)))
+    return _by_depth(found) if len(set(stems)) == 1 else list(range(len(found)))
+
+
+def _by_depth(found: Sequence[RankOps]) -> list[int]:
+    """Places of one file's processes by their first stage, where names tell one of each."""
+    first = [int(one.ops.stage.min(initial=MOST, where=one.ops.kind <= Kind.W)) for one in found]
+    if UNKNOWN in first or len(set(first)) < len(found):
+        return list(range(len(found)))
+    return [sorted(first).index(stage) for stage in first]
 
 
 def _group(found: Sequence[RankOps]) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """What a profiler wrote of one process, as columns: named ranges, kernels, messages, memory.
 
 Every reader of a foreign format makes these; everything after reads only these. Times are seconds
-after `origin` by the clock of that process's machine.
+after the first event, which is `begin` after the zero that the file counts from.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,12 +36,14 @@ class Recording:
 
     source: str  # the file, for messages
     rank: int | None  # in the whole job, None where the file does not say
-    origin: int  # Unix time of time zero, 0 where the file does not say [ns]
+    begin: int  # of the first event by the file's own clock [ns]
+    origin: int | None  # Unix time of that clock's zero, None where the file does not say [ns]
     names: tuple[str, ...]
     ranges: Intervals  # annotations of the host: record_function, NVTX
     device_ranges: Intervals  # the same names on the device's streams, where the profiler adds them
     kernels: Intervals  # on the device
-    work: Column  # starts of the operators that the host ran, sorted [s]
+    work: Column  # starts of the operators that the host computed with, sorted [s]
+    sends: Column  # begin and end of the host's calls that send, sorted, shape (n, 2) [s]
     message_time: Column  # when a send or receive was asked of the library, sorted [s]
     message_peer: NDArray[np.int32]  # its other end, in the whole job
     message_send: NDArray[np.bool_]
@@ -61,7 +63,7 @@ class Collector:
     source: str
     unit: float
     rank: int | None = None
-    origin: int = 0
+    origin: int | None = None
     pipeline: tuple[int, ...] = ()
     host: str = ""
     index: dict[str, int] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Collector:
     device_ranges: list[tuple[int, float, float, float]] = field(default_factory=list)
     kernels: list[tuple[int, float, float, float]] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
+    sends: list[tuple[float, float]] = field(default_factory=list)
     messages: list[tuple[float, int, bool]] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
 
@@ -95,12 +98,14 @@ class Collector:
         made = Recording(
             source=self.source,
             rank=self.rank,
-            origin=self.origin + round(zero * self.unit * 1e9),
+            begin=round(zero * self.unit * 1e9),
+            origin=self.origin,
             names=tuple(self.index),
             ranges=columns[0],
             device_ranges=columns[1],
             kernels=columns[2],
             work=np.sort(self._seconds(self.work, zero)),
+            sends=(np.array(sorted(self.sends)).reshape(-1, 2) - zero) * self.unit,
             message_time=times,
             message_peer=np.array([peer for _, peer, _ in messages], np.int32),
             message_send=np.array([send for _, _, send in messages], np.bool_),

@@ -93,7 +93,10 @@ def _key(step: int, kind: int, stage: int, microbatch: int) -> Key:
 
 
 def _named(one: RankOps, rank: int, sends: dict[Key, End], receives: dict[Key, End]) -> None:
-    """Ends whose ranges have names: ready and over when what was launched within them was."""
+    """Ends whose ranges have names: ready and over when what was launched within them was.
+
+    On the host a send is ready when its range begins: the call is what makes the bytes leave.
+    """
     ops, carriers = one.ops, one.carriers
     mine = np.flatnonzero(np.isin(ops.kind, SENDS + RECEIVES))
     first = np.searchsorted(carriers.asked, ops.asked[mine])
@@ -103,7 +106,8 @@ def _named(one: RankOps, rank: int, sends: dict[Key, End], receives: dict[Key, E
         key = _key(int(ops.step[at]), kind, int(ops.stage[at]), int(ops.microbatch[at]))
         ready, end = float(ops.asked[at]), np.nan
         if high > low:
-            ready = float(carriers.start[low:high].min())
+            if one.on_device or kind not in SENDS:
+                ready = float(carriers.start[low:high].min())
             end = float(carriers.end[low:high].max())
         (sends if kind in SENDS else receives)[key] = (rank, ready, end)
 

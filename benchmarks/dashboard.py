@@ -1,0 +1,119 @@
+"""Explore in a real browser: from a slider's move to the redrawn page, and the first load.
+
+    python benchmarks/dashboard.py [--moves 15] [--loads 5] [--url http://127.0.0.1:8050/]
+
+A move is a key press on a slider's thumb; it ends when plotly has drawn the timeline of the answer.
+A load is a new browser context, nothing cached; it ends when the timeline is drawn. Needs Chromium
+and the extras `dashboard` and `dev`.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from urllib.parse import urlencode
+
+from playwright.sync_api import sync_playwright
+
+JOBS = {  # what is moved, and the goal [ms]
+    "p=8, m=64": ({"plan.pp": 8, "plan.tp": 8, "plan.num_microbatches": 64}, 150),
+    "p=64, m=512": (
+        {"model": "gpt-1t", "plan.pp": 64, "plan.tp": 8, "plan.num_microbatches": 512},
+        600,
+    ),
+}
+FLAGS = ["--no-sandbox", "--disable-gpu"]
+PLOT = "document.querySelector('#explore-run .js-plotly-plot')"
+DRAWN = "document.querySelector('#explore-run .bars path, #explore-run image')"
+WATCH = f"""() => {{
+    window.drawn = 0; window.pressed = 0;
+    {PLOT}.on('plotly_afterplot', () => {{
+        requestAnimationFrame(() => {{ window.drawn = window.drawn || performance.now(); }});
+    }});
+    document.addEventListener('keydown', () => {{ window.pressed = performance.now(); }}, true);
+}}"""
+ENDED = "() => new Promise((done) => { const ask = () => window.drawn ? done(window.drawn - \
+window.pressed) : setTimeout(ask, 2); ask(); })"
+FIRST = f"() => new Promise((done) => {{ const ask = () => {DRAWN} ? \
+requestAnimationFrame(() => done(performance.now())) : setTimeout(ask, 5); ask(); }})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--moves", type=int, default=15)
+    parser.add_argument("--loads", type=int, default=5)
+    parser.add_argument("--url", help="a dashboard that runs already, ending with /")
+    arguments = parser.parse_args()
+    if arguments.url:
+        measure(arguments.url, arguments.moves, arguments.loads)
+        return
+    words = [sys.executable, "-m", "simulator", "dashboard", "--port", "0", "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        url = server.stdout.readline().split()[-1]
+        try:
+            measure(url, arguments.moves, arguments.loads)
+        finally:
+            server.terminate()
+
+
+def measure(url, moves, loads):
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        times = [load(browser, url) for _ in range(loads)]
+        say("first load", times, 2000)
+        for name, (query, goal) in JOBS.items():
+            times, nbytes = moved(browser, url + "?" + urlencode({"v": 1, **query}), moves)
+            say(f"slider move, {name}", times, goal)
+            print(f"{'':28} {nbytes / 1e3:.0f} kB in an answer, unpacked")
+        browser.close()
+
+
+def load(browser, url):
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(url, wait_until="commit")
+    taken = page.evaluate(FIRST)
+    context.close()
+    return taken
+
+
+def moved(browser, url, moves):
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    sizes = []
+    page.on("response", lambda answer: keep(answer, sizes))
+    page.goto(url)
+    page.evaluate(FIRST)
+    page.wait_for_timeout(2000)
+    page.locator('[role=slider][aria-label^="micro_batch_size"]').focus()
+    page.evaluate(WATCH)
+    times = []
+    for turn in range(moves):
+        page.evaluate("window.drawn = 0")
+        page.keyboard.press("ArrowRight" if turn % 2 == 0 else "ArrowLeft")
+        times.append(page.evaluate(ENDED))
+        page.wait_for_timeout(400)
+    context.close()
+    return times, max(sizes)
+
+
+def keep(answer, sizes):
+    if "_dash-update-component" in answer.url:
+        sizes.append(len(answer.body()))
+
+
+def say(what, times, goal):
+    middle = statistics.median(times)
+    low, high = min(times), max(times)
+    met = "within" if middle <= goal else "over"
+    print(
+        f"{what:28} median {middle:6.0f} ms ({low:.0f} to {high:.0f}), {met} {goal} ms", flush=True
+    )
+
+
+if __name__ == "__main__":
+    started = time.time()
+    main()
+    print(f"{time.time() - started:.0f} s in all")

@@ -1,0 +1,1 @@
+"""What happens when: callbacks, which hold no arithmetic."""

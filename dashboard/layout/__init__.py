@@ -1,0 +1,1 @@
+"""What stands where: pure functions from state to components."""
