@@ -68,7 +68,7 @@ def test_a_job_of_options_equals_the_job_of_its_file(capsys):
     words = ("--model", "gpt-145-6b", "--cluster", "selene", "--gpus", 1536, "--tp", 8, "--pp", 8)
     words += ("--vpp", 2, "--schedule", "interleaved", "--micro-batch-size", 2)
     words += ("--global-batch-size", 2304, "--dtype", "fp16", "--grad-dtype", "fp16")
-    words += ("--attention", "eager", "--recompute", "full")
+    words += ("--attention", "eager", "--recompute", "full", "--framework", "megatron-lm-2021")
     _, out, _ = run(capsys, "simulate", *words, "--json")
     _, file, _ = run(capsys, "simulate", ROOT / "examples" / "sc21_145_6b.toml", "--json")
     assert json.loads(out) | {"name": ""} == json.loads(file) | {"name": ""}

@@ -315,7 +315,9 @@ def test_terapipe_fills_the_pipeline_of_one_long_sequence_and_keeps_its_memory()
     busy = [run.report.split.compute.sum() for run in (whole, cut)]
     assert busy[1] >= busy[0] * (1 - 1e-9)  # the host may hold short slices up
     assert cut.report.step_time < 0.5 * whole.report.step_time
-    assert cut.report.peak_memory == pytest.approx(whole.report.peak_memory)
+    peaks = cut.report.peak_memory / whole.report.peak_memory
+    assert peaks[:3] == pytest.approx(1)
+    assert 0.99 < peaks[3] < 1  # the loss of one slice is held, not that of all
 
 
 def brute_force(seq_len, num_stages, cost):
