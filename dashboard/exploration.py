@@ -16,7 +16,9 @@ class ExploreState(Choice):
     tokens: Positive = Field(300e9, description="tokens to train on [1]")
     price: NotNegative = Field(2.0, description="price of one GPU for an hour [$]")
     critical: bool = Field(False, description="whether the critical path is drawn")
-    group: Literal["pp", "dp", "cp", "tp"] = Field("pp", description="what the GPU grid is coloured by")
+    group: Literal["pp", "dp", "cp", "tp"] = Field(
+        "pp", description="what the GPU grid is coloured by"
+    )
     window: tuple[NotNegative, NotNegative] | None = Field(None, description="time in view [s]")
     ranks: tuple[float, float] | None = Field(None, description="rows in view, top, bottom [1]")
     bubble: tuple[int, float] | None = Field(None, description="rank and time of a click [1], [s]")

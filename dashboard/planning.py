@@ -156,13 +156,13 @@ def table_rows(plans: Iterable[Mapping[str, Any]], memory: float) -> list[dict[s
                 "rank": rank,
                 "point": plan["index"],
                 "open": f"[Explore]({plan['explore']})",
-                **{WORDS.get(k, k): _word(v) for k, v in plan["knobs"].items()},
                 "step": seconds(plan["step_time"]),
                 "tokens/s": f"{plan['tokens_per_second']:,.0f}",
                 "MFU": f"{100 * plan['mfu']:.1f} %",
                 "bubble": f"{100 * plan['bubble_fraction']:.1f} %",
                 "peak": f"{(memory - plan['headroom']) / 1e9:.1f} GB",
                 "free": f"{plan['headroom'] / 1e9:.1f} GB",
+                **{WORDS.get(k, k): _word(v) for k, v in plan["knobs"].items()},
                 "GPU h / M tokens": f"{plan['gpu_seconds_per_token'] * 1e6 / 3600:.4g}",
             }
         )

@@ -134,7 +134,7 @@ TITLES = {
     14: "Deep pipelines idle: data parallelism wins where the model fits",
     15: "Tensor parallelism costs an all-reduce in every layer",
     16: "The best microbatch weighs GEMM efficiency against the bubble",
-    17: "Recomputation costs a quarter, but lets large microbatches fit",
+    17: "Recomputation costs throughput, but lets large microbatches fit",
 }
 AXES = {
     13: "pipeline-, tensor-parallel size",

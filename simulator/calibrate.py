@@ -243,12 +243,13 @@ def _in_pairs(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def _memory(timeline: Timeline, num_stages: int) -> dict[str, tuple[float, ...]]:
-    """Bytes that stand, that each stage's F keeps and that I frees: what fits all samples best.
+    """Bytes that stand, that each stage's F keeps, that I frees, that a backward takes meanwhile.
 
-    A rank's memory is what stands, plus for each stage what forwards in flight and halves of
-    backwards hold. A rank's standing bytes are shared evenly by its stages.
+    What fits all samples best: a rank's memory is what stands, plus for each stage what forwards
+    in flight, halves of backwards and the backward that runs hold. A rank's standing bytes, what
+    the process itself takes among them, are shared evenly by its stages.
     """
-    static, kept, freed = np.zeros(num_stages), np.zeros(num_stages), np.zeros(num_stages)
+    static, kept, freed, meanwhile = np.zeros((4, num_stages))
     compute = timeline.compute
     for rank in range(timeline.num_ranks):
         times, nbytes = timeline.memory_of(rank)
@@ -267,15 +268,19 @@ def _memory(timeline: Timeline, num_stages: int) -> dict[str, tuple[float, ...]]
             halves = passed(here.of(Kind.I).end)
             columns.append(passed(here.of(Kind.F).start) - passed(here.of(Kind.B).end) - halves)
             columns.append(halves - passed(here.of(Kind.W).end))
+            back = here.of(Kind.B, Kind.I)
+            columns.append(passed(back.start) - passed(back.end))
         found = np.linalg.lstsq(np.stack(columns, axis=1), nbytes, rcond=None)[0]
         static[stages] = max(0.0, found[0]) / len(stages)
-        kept[stages], freed[stages] = found[1::2], found[1::2] - found[2::2]
+        kept[stages], freed[stages] = found[1::3], found[1::3] - found[2::3]
+        meanwhile[stages] = np.maximum(0.0, found[3::3])
     if not (timeline.kind == Kind.I).any():
         freed[:] = 0.0
     return {
         "static_bytes": tuple(static.tolist()),
         "activation_bytes": tuple(kept.tolist()),
         "input_grad_bytes": tuple(freed.tolist()),
+        "transient_bytes": tuple(meanwhile.tolist()),
     }
 
 

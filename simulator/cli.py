@@ -40,7 +40,7 @@ VERBS = {  # each a file in simulator/commands/
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, or 2 after an error that the user can mend."""
+    """Run the command. Returns the exit code: 2 after an error that the user can mend."""
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -55,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rows := getattr(error, "grid", ""):  # of a Deadlock: where each rank is stuck
             print(rows, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("bubblescope: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         sys.stderr.close()
     except OSError as error:

@@ -96,10 +96,12 @@ def _sentence(error: ErrorDetails, kind: type[BaseModel], path: str) -> str:
         return unknown("key", name, legal)
     if loc[-1:] == ["[key]"]:
         name = f"a key of {name.removesuffix('.[key]').rpartition('.')[0]}"
-    rule, way_out = RULES.get(error["type"], (error["msg"], "correct it"))
-    context = {"name": name, **error.get("ctx", {})}
     said = f"{name} is {shown(error['input'])}{description}"
-    return f"{said}; {rule.format(**context)}; {way_out.format(**context)}"
+    if error["type"] not in RULES:
+        return f"{said}; {error['msg']}; correct it"
+    context = {"name": name, **error.get("ctx", {})}
+    rule, way_out = (text.format(**context) for text in RULES[error["type"]])
+    return f"{said}; {rule}; {way_out}"
 
 
 def _locate(kind: type[BaseModel], loc: list[str]) -> tuple[type[BaseModel], FieldInfo | None]:

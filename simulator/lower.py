@@ -386,6 +386,12 @@ def _refuse(schedule: Schedule) -> None:
             f"{_where(schedule, at)} is {schedule.op(at)}, but rows to lower hold only F, B, I, W "
             "and OPTIMIZER"
         )
+    missing = np.setdiff1d(np.arange(schedule.num_stages), schedule.stage)
+    if len(missing):
+        raise ValueError(
+            f"no rank holds stage {missing[0]}, but the rows go up to stage "
+            f"{schedule.num_stages - 1}; number the stages without gaps"
+        )
     work = schedule.kind <= Kind.W
     if (work & (schedule.microbatch < 0)).any():
         at = int(np.flatnonzero(work & (schedule.microbatch < 0))[0])

@@ -195,6 +195,41 @@ def test_an_unreachable_scheduler_says_so_in_seconds_in_one_line(text):
     assert made.stderr.count("\n") == 1
 
 
+def test_what_is_no_scheduler_is_told_in_seconds_in_one_line():
+    import http.server
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    start = time.monotonic()
+    words = ["search", "examples/small_8_gpus.toml", "--scheduler"]
+    made = subprocess.run(
+        [sys.executable, "-m", "simulator", *words, f"tcp://127.0.0.1:{server.server_port}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    server.shutdown()
+    server.server_close()
+    assert time.monotonic() - start < 20
+    assert made.returncode == 2
+    assert "is no Dask scheduler" in made.stderr
+    assert made.stderr.count("\n") == 1
+
+
+def test_each_thread_of_a_worker_knows_for_itself():
+    text = task_of(10).space.model_dump_json()
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(module._space(text)[1])) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert found[0] is not found[1]
+    assert module._space(text)[1] is module._space(text)[1]
+
+
 def test_a_scheduler_without_workers_says_how_to_start_one():
     with scheduler(0) as cluster:
         with pytest.raises(ValueError, match="has no workers; start some with `dask worker"):

@@ -167,11 +167,14 @@ def test_an_empty_space_says_which_rule_emptied_it_and_the_way_out(capsys):
     words += ["--schedule", "1f1b", "--layer-split", "even"]
     error = refused(capsys, "search", *words)
     assert re.search(
-        r"none of 120 plans is left: \d+ are legal, and none of them fits in 80 GB", error
+        r"of [\d,]+ points none that is a legal plan fits in 8\d GB; does not fit: ", error
     )
     assert "use more --gpus than 16" in error
     error = refused(capsys, "search", JOB, "--tp", "3", "--cp", "1", "--pp", "1")
-    assert re.search(r"none of [\d,]+ plans is legal; plan\.tp: .*leave out the knob", error)
+    assert re.search(r"a legal plan; (num_gpus|plan\.tp): .*; leave (--\w+ and )*--\w+ out", error)
+    rule = "num_gpus: it must be a multiple of tp x pp x cp"
+    error = refused(capsys, "search", JOB, "--pp", "3", "--cp", "1", "--tp", "1,2")
+    assert re.search(rf"legal plan; {rule}", error)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,17 @@ def test_an_empty_space_says_which_rule_emptied_it_and_the_way_out(capsys):
         (["search", JOB, "--schedule", "1f2b"], "1f2b"),
         (["search", JOB, "--tp", "x"], "tp"),
         (["search", "missing.toml"], "cannot read missing.toml"),
+        (["search", JOB, "--tp", "0"], r"error: --tp is 0 .*; it must be at least 1"),
+        (["search", JOB, "--price-per-gpu-hour", "1e10"], "positive and less than 1e9"),
+        (["search", JOB, "--workers", "100000"], r"this machine has \d+ cores?; use at most \d+"),
+        (["search", JOB, "--csv", "."], "it is a folder"),
+        (["search", JOB, "--csv", "/dev/null"], "it is no plain file"),
+        (["search", JOB, "--csv", "a.csv", "-o", "./a.csv"], "--csv and -o are the same file"),
+        (["search", JOB, "--save-job", JOB], "--save-job and JOB are the same file"),
+        (["search", JOB, "--set", "plan.tp=2"], "is about a knob of the search; use --tp"),
+        (["search", JOB, "--set", "plan.dp=2"], "no knob of a search: it is what tp, pp and cp"),
+        (["search", JOB, "--set", "gpus=4"], "use --gpus"),
+        (["search", JOB, "--set", "cluster.stragglers.0=2"], "search one pp, or leave the"),
     ],
 )
 def test_bad_words_are_one_line_and_exit_code_2(capsys, words, says):
@@ -204,6 +218,64 @@ def test_a_file_without_a_plan_is_a_job_to_search(capsys, tmp_path):
     made = answer(capsys, "search", str(path), *NARROW.split(), "--workers", "1")
     for plan in made["best"]:
         assert 12 % (plan["dp"] * plan["micro_batch_size"]) == 0
+
+
+@pytest.mark.parametrize("plan", ["plan = 3", '[plan]\nglobal_batch_size = "x"'])
+def test_a_malformed_file_is_one_clear_line(capsys, tmp_path, plan):
+    path = tmp_path / "job.toml"
+    path.write_text(f'model = "gpt-1-7b"\ncluster = "dgx-a100"\ngpus = 8\n{plan}\n')
+    assert re.search(r'plan is 3; it must be a table|global.batch.size is "x"; it must be a whole',
+                     refused(capsys, "search", str(path)))  # fmt: skip
+
+
+SMALL = [
+    "search",
+    JOB,
+    "--tp",
+    "1,2",
+    "--pp",
+    "1,2",
+    "--cp",
+    "1",
+    "--vpp",
+    "1",
+    "--zero-stage",
+    "1",
+]
+SMALL += ["--schedule", "1f1b,zb-h1", "--recompute", "none", "--layer-split", "even"]
+SMALL += ["--micro-batch-size", "4", "--workers", "1"]
+
+
+def test_set_changes_what_is_searched_what_is_printed_and_what_a_file_holds(capsys, tmp_path):
+    path = tmp_path / "a.sqlite"
+    words = [*SMALL, "-o", str(path), "--set", "cluster.gpu.peak_flops.bf16=2x"]
+    slow, fast = answer(capsys, *SMALL), answer(capsys, *words)
+    assert fast["best"][0]["step_time"] < 0.8 * slow["best"][0]["step_time"]
+    report = json.loads(printed(capsys, *shlex.split(fast["simulate"])[1:], "--json"))
+    assert report["step_time"] == fast["best"][0]["step_time"]
+    error = refused(capsys, *words[:-1], "cluster.gpu.peak_flops.bf16=3x")
+    assert "job.cluster.gpu.peak_flops.bf16 was" in error
+
+
+def test_a_file_of_results_is_never_a_target(capsys, tmp_path):
+    path = tmp_path / "a.sqlite"
+    printed(capsys, *SMALL, "-o", str(path))
+    before = path.read_bytes()
+    for flag in ("--csv", "--save-job"):
+        assert "it is an SQLite file" in refused(capsys, *SMALL, flag, str(path))
+    assert path.read_bytes() == before
+
+
+def test_memory_is_a_files_name(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed(capsys, *SMALL, "-o", ":memory:")
+    assert (tmp_path / ":memory:").stat().st_size > 0
+
+
+def test_schedules_that_differ_in_name_alone_are_listed_once(capsys):
+    best = answer(capsys, *SMALL, "--exhaustive")["best"]
+    alone = [plan["schedule"] for plan in best if plan["tp"] == plan["pp"] == 1]
+    assert alone == ["1f1b"]  # one microbatch on one stage: zb-h1 takes as long
 
 
 def _runs(pid):
@@ -311,7 +383,9 @@ def test_progress_without_a_terminal_is_plain_lines(capsys, monkeypatch):
     assert main(WORDS) == 0
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"100%  432 of 432 points, [\d,]+/s, 0:00 left", lines[-2])
-    assert re.fullmatch(r"432 points judged in [\d.]+ s, [\d,]+ a second", lines[-1])
+    rate = r"[\d,]+ a second"
+    said = rf"432 points judged in [\d.]+ s, {rate}; [\d,]+ legal plans of them, {rate}"
+    assert re.fullmatch(said, lines[-1])
 
 
 def test_the_temporary_store_leaves_nothing_behind():

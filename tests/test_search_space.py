@@ -24,7 +24,9 @@ def test_gpt3_on_512_gpus_takes_every_divisor_and_every_synchronous_schedule():
     assert {"1f1b", "interleaved", "zb-v", "chimera", "v-half"} <= set(space.schedule)
     assert not {"optimal", "terapipe", "pipedream", "zb-auto"} & set(space.schedule)
     assert not {"dualpipe", "1f1b-overlap"} & set(space.schedule)  # pairs are for experts
-    assert space.num_points > 20e6
+    assert space.recompute == ("none", "full")  # flash attention refuses selective
+    assert space.zero_stage == (0, 1, 2, 3)
+    assert space.num_points > 13e6
 
 
 def test_points_number_the_product_of_the_knobs_with_the_last_one_fastest():
@@ -79,10 +81,11 @@ def test_balanced_layers_give_the_logits_stage_fewer_and_take_any_pp():
 @pytest.mark.parametrize(
     ("knobs", "rule"),
     [
-        ({"cp": 2}, "communication is not costed yet"),
+        ({"ep": 2}, "has no experts"),
+        ({"zero_stage": 2}, "would be split after every microbatch"),
+        ({"pp": 1, "vpp": 2, "schedule": "interleaved"}, "chunks need a pipeline"),
         ({"tp": 3}, "must be a multiple of tp x pp x cp"),
         ({"micro_batch_size": 5}, "must be a multiple of dp x micro_batch_size"),
-        ({"zero_stage": 3}, "plan.zero_stage is 3"),
         ({"recompute": "selective"}, "flash attention already recomputes"),
         ({"vpp": 2}, "takes no vpp"),
         ({"schedule": "interleaved", "pp": 64, "micro_batch_size": 32}, "multiple of pp"),
@@ -99,6 +102,34 @@ def test_an_illegal_point_names_its_rule(knobs, rule):
         job_at(space, 0)
 
 
+def test_a_value_that_plans_refuse_is_searched_only_if_asked_for(monkeypatch):
+    refuse = Plan.model_validate
+
+    def without_cp(table, *more):
+        if table["cp"] > 1:
+            raise ValueError("not costed")
+        return refuse(table, *more)
+
+    assert space_of(job_of(), global_batch_size=1536).cp == (1, 2, 4, 8, 16, 32)
+    monkeypatch.setattr(Plan, "model_validate", without_cp)
+    assert space_of(job_of(), global_batch_size=1536).cp == (1,)
+    assert space_of(job_of(), global_batch_size=1536, cp=2).cp == (2,)
+
+
+def test_experts_are_spread_over_every_divisor_and_pairs_are_searched():
+    space = space_of(job_of(model="mixtral-8x7b"), global_batch_size=512)
+    assert space.ep == (1, 2, 4, 8)
+    assert {"dualpipe", "1f1b-overlap"} <= set(space.schedule)
+
+
+def test_slow_ranks_ask_for_one_pp():
+    cluster = load_cluster("dgx-a100").model_copy(update={"stragglers": {1: 1.5}})
+    job = Job(model=load_model("gpt-1-7b"), cluster=cluster, plan=Plan(pp=2, num_microbatches=8))
+    with pytest.raises(ValueError, match=r"names pipeline rank 1, .*; search one pp, or leave"):
+        space_of(job)
+    assert space_of(job, pp=2).pp == (2,)
+
+
 def test_space_survives_json():
     space = space_of(job_of(), global_batch_size=1536, pp=(8, 16), sequence_parallel=True)
     assert Space.model_validate_json(space.model_dump_json()) == space
@@ -112,6 +143,8 @@ def test_space_survives_json():
         ({"pp": (0,)}, "at least 1"),
         ({"schedule": "2f2b"}, "unknown"),
         ({"recompute": "some"}, "'none', 'selective' or 'full'"),
+        ({"tp": 0}, r"^tp is 0 \(tensor-parallel sizes \[1\]\); it must be at least 1"),
+        ({"global_batch_size": "x"}, 'global_batch_size is "x"; it must be a whole number'),
         ({"num_gpus": 1024}, "use at least num_nodes = 128"),
         ({"global_batch_size": 0}, "at least 1"),
     ],

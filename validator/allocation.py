@@ -34,6 +34,11 @@ class AllocatorProbe:
         torch.cuda.reset_peak_memory_stats()
         return reading[0] - self.others, reading[1] - self.others
 
+    def extended(self, earlier: Mark) -> Mark:
+        """Read, and keep the higher of this maximum and the earlier mark's."""
+        now, most = self.mark()
+        return now, max(earlier[1], most)
+
     def __enter__(self) -> Self:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -60,6 +65,11 @@ class StorageProbe(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reading = self.now, self.most
         self.most = self.now
         return reading
+
+    def extended(self, earlier: Mark) -> Mark:
+        """Read, and keep the higher of this maximum and the earlier mark's."""
+        now, most = self.mark()
+        return now, max(earlier[1], most)
 
     def __torch_dispatch__(
         self,

@@ -15,9 +15,9 @@ from simulator.timeline import Timeline
 from validator.calibration import calibration_of, lost_of
 from validator.events import Measured
 from validator.session import TOLERANCE, Play
-from validator.steps import op_times, quiet, steps_of
+from validator.steps import QUIET, incomplete, is_whole, op_times, quiet, steps_of
 
-__all__ = ["Comparison", "OpError", "analyse", "bubble_of", "peak_of"]
+__all__ = ["Comparison", "OpError", "analyse", "bubble_of", "noise_of", "peak_of"]
 
 Times = dict[tuple[Kind, int], list[float]]  # by kind and stage [s]
 
@@ -49,13 +49,21 @@ class Comparison:
     bubble: float  # measured idle share, the middle of the steps [1]
     peak: NDArray[np.float64]  # measured, shape (num_ranks,), or empty [bytes]
     ops: tuple[OpError, ...]
+    disturbed: float  # what other work took of the ranks' cores, the middle of those [1]
+    incomplete: int  # steps that a rank did not write down whole, left out [1]
     gradient_error: float | None  # worst of all ranks, None if not checked [1]
     tolerance: float  # of the gradients [1]
+    on_gpu: bool  # whose stream does not tell what other work took
 
     @property
     def error(self) -> float:
         """Predicted step over measured, less one. [1]"""
         return self.predicted.makespan / self.step.median - 1
+
+    @property
+    def noise(self) -> str:
+        """Why its steps say little, empty if they do not."""
+        return noise_of(self.name, self.disturbed, self.step, on_gpu=self.on_gpu)
 
     @property
     def predicted_bubble(self) -> float:
@@ -86,7 +94,9 @@ def analyse(measured: Measured) -> tuple[Comparison, ...]:
     """
     first = measured.session.plays[0]
     if not any(steps_of(measured, "step", first)):
-        raise ValueError(f"no step of {first.name} was timed; there is nothing to calibrate on")
+        cut_short = incomplete(measured, first)
+        why = f"was written down whole, {cut_short} incomplete" if cut_short else "was timed"
+        raise ValueError(f"no step of {first.name} {why}; there is nothing to calibrate on")
     return tuple(
         _comparison(measured, each)
         for each in measured.session.plays
@@ -100,6 +110,20 @@ def bubble_of(timeline: Timeline) -> float:
     seconds = compute.end - compute.start
     busy = float(seconds.sum() - seconds[compute.pairs()].sum())
     return 1 - busy / (timeline.makespan * timeline.num_ranks)
+
+
+def noise_of(name: str, disturbed: float, step: Spread, *, on_gpu: bool) -> str:
+    """Why the steps that count say little, empty if they do not.
+
+    Threads tell what other work took of their cores. A GPU's stream does not, so there the middle
+    half of the steps must lie close together.
+    """
+    if disturbed > QUIET:
+        return f"{name} not quiet: other work took {disturbed:.0%} of the cores"
+    apart = (step.high - step.low) / step.median
+    if on_gpu and apart > QUIET:
+        return f"{name} not steady: the middle half of its steps spans {apart:.0%} of the median"
+    return ""
 
 
 def _comparison(measured: Measured, target: Play) -> Comparison:
@@ -128,6 +152,9 @@ def _comparison(measured: Measured, target: Play) -> Comparison:
         measured=middle,
         step=spread(lengths),
         num_steps=len(steps),
+        disturbed=float(np.median([step.disturbed for step in kept])),
+        incomplete=incomplete(measured, target),
+        on_gpu=session.device == "cuda",
         bubble=float(np.median([bubble_of(timeline) for timeline in timelines])),
         peak=np.array([peaks[rank] for rank in sorted(peaks)] if whole else [], np.float64),
         ops=tuple(
@@ -151,4 +178,5 @@ def peak_of(measured: Measured, target: Play) -> dict[int, float]:
     return {
         int(record["rank"]): max(float(row[4]) for row in record["events"])
         for record in measured.of("memory", play=target.name)
+        if is_whole(record, target, lone=False)
     }

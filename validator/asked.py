@@ -9,7 +9,7 @@ from simulator.model import Model
 from simulator.schedules import build, recipe_of
 from validator.session import Play, Session
 
-__all__ = ["SCHEDULES", "SMALL", "refuse", "scaled", "session_of"]
+__all__ = ["SCHEDULES", "SMALL", "refuse", "refuse_unplayable", "scaled", "session_of"]
 
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "interleaved", "zb-v")
 
@@ -113,6 +113,20 @@ def session_of(
         **options,
     }
     return validated(Session, table, "session")
+
+
+def refuse_unplayable(session: Session) -> None:
+    """Refuse rows that PyTorch's runtime cannot run, before any process is started.
+
+    Raises:
+        ValueError: it cannot run some play.
+    """
+    from validator.pytorch_rows import why_not
+
+    for play in session.plays:
+        reason = why_not(play.schedule)
+        if reason is not None:
+            raise ValueError(f"{play.name} cannot be run: {reason}; leave it out of --schedules")
 
 
 def refuse(job: Job) -> str:

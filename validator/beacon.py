@@ -3,6 +3,8 @@
 import mmap
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -10,7 +12,10 @@ from simulator.schedule import Kind, Op, Schedule
 
 __all__ = ["DONE", "ELSEWHERE", "RUNNING", "Beacon", "Place"]
 
-LAYOUT = struct.Struct("<dqqiiiii")  # when, ops ended, play, running, stage, kind, microbatch, pid
+LAYOUT = struct.Struct(
+    "<dqqiiiiid"
+)  # when, ended, play, running, stage, kind, microbatch, pid, spare
+ALIVE = struct.Struct("<d")  # after it, and written by another thread
 RUNNING, DONE, ELSEWHERE = 1, 0, -1
 
 
@@ -23,6 +28,12 @@ class Place(NamedTuple):
     running: int  # RUNNING: in the op; DONE: past it; ELSEWHERE: no op yet
     op: Op
     pid: int
+    spare: float = 0.0  # how much longer than the timeout nothing may end, as while compiling [s]
+    alive: float = 0.0  # when a thread beside the ops last ran, the same clock [s]
+
+    def overdue(self, timeout: float) -> float:
+        """How long ago something should have ended, negative until then. [s]"""
+        return time.monotonic() - self.when - timeout - self.spare
 
     def told(self, lowered: Schedule | None, rank: int) -> str:
         """The op that the rank is in, or the next one of its row, which it waits to begin.
@@ -44,12 +55,28 @@ class Beacon:
     """A rank's place, written in place. A class because it holds the mapped file."""
 
     def __init__(self, path: Path, pid: int) -> None:
-        path.write_bytes(bytes(LAYOUT.size))
+        path.write_bytes(bytes(LAYOUT.size + ALIVE.size))
         with path.open("r+b") as file:
-            self.map = mmap.mmap(file.fileno(), LAYOUT.size)
+            self.map = mmap.mmap(file.fileno(), LAYOUT.size + ALIVE.size)
         self.pid, self.ended, self.play = pid, 0, -1
-        self.op = (0, 0, 0)
+        self.op, self.spare = (0, 0, 0), 0.0
+        self.beat()
         self.leave()
+
+    def beat(self) -> None:
+        """This process runs, whatever its ops do."""
+        ALIVE.pack_into(self.map, LAYOUT.size, time.monotonic())
+
+    @contextmanager
+    def patient(self, spare: float) -> Iterator[None]:
+        """Within, nothing may end for this much longer than the timeout. [s]"""
+        self.spare = spare
+        self._write(self.running)
+        try:
+            yield
+        finally:
+            self.spare = 0.0
+            self._write(self.running)
 
     def enter(self, play: int) -> None:
         """A play begins."""
@@ -72,8 +99,10 @@ class Beacon:
         self._write(DONE)
 
     def _write(self, running: int) -> None:
+        self.running = running
+        now = time.monotonic()
         LAYOUT.pack_into(
-            self.map, 0, time.monotonic(), self.ended, self.play, running, *self.op, self.pid
+            self.map, 0, now, self.ended, self.play, running, *self.op, self.pid, self.spare
         )
 
     @staticmethod
@@ -83,12 +112,15 @@ class Beacon:
             data = path.read_bytes()
         except OSError:
             return None
-        if len(data) < LAYOUT.size:
+        if len(data) < LAYOUT.size + ALIVE.size:
             return None
-        when, ended, play, running, stage, kind, microbatch, pid = LAYOUT.unpack(data)
+        fields = LAYOUT.unpack_from(data)
+        when, ended, play, running, stage, kind, microbatch, pid, spare = fields
         if pid == 0:
             return None
-        return Place(when, ended, play, running, Op(stage, Kind(kind), microbatch), pid)
+        (alive,) = ALIVE.unpack_from(data, LAYOUT.size)
+        op = Op(stage, Kind(kind), microbatch)
+        return Place(when, ended, play, running, op, pid, spare, alive)
 
     def __enter__(self) -> Self:
         return self

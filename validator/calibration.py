@@ -194,8 +194,10 @@ def _memory(
 
     forward = of(change, Kind.F)
     back = of(change, Kind.I) + of(change, Kind.W) if split else of(change, Kind.B)
-    # stage 0 has its backward in W, whose peak is as high in I's place: nothing ends in between
-    transient = np.max([of(extra, k) for k in ((Kind.I, Kind.W) if split else (Kind.B,))], axis=0)
+    # stage 0 has its backward in W, whose peak is as high in I's place: nothing ends in between;
+    # a forward's in the next backward's place, which begins with as much as that forward left
+    backwards = (Kind.I, Kind.W) if split else (Kind.B,)
+    transient = np.max([of(extra, kind) for kind in (Kind.F, *backwards)], axis=0)
     # the runtime holds on to what it sent until the step ends
     home, sent = _home(own), np.zeros(num_stages)
     for stage, rank in home.items() if measured.session.transfers != "looped" else ():

@@ -29,6 +29,9 @@ class Clock(Protocol):
     def mark(self) -> Mark:
         """The moment at which what was issued so far is done."""
 
+    def extended(self, earlier: Mark) -> Mark:
+        """The mark that ends an op now that had ended with an `earlier` one."""
+
     def seconds(self, marks: Sequence[Mark]) -> NDArray[np.float64]:
         """Host times of these marks, shape (num_marks,), once the step is over. [s]"""
 
@@ -50,6 +53,10 @@ class HostClock:
     def mark(self) -> Mark:
         """Both clocks' readings."""
         return time.perf_counter(), time.thread_time()
+
+    def extended(self, _: Mark) -> Mark:
+        """Now, whatever was before."""
+        return self.mark()
 
     def seconds(self, marks: Sequence[Mark]) -> NDArray[np.float64]:
         """Marks hold times already."""
@@ -94,6 +101,10 @@ class CudaClock:
         self.used += 1
         event.record()
         return event
+
+    def extended(self, _: Mark) -> Mark:
+        """Now, whatever was before."""
+        return self.mark()
 
     def seconds(self, marks: Sequence[Mark]) -> NDArray[np.float64]:
         """Wait for the stream, then read every event."""

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -38,6 +39,7 @@ def run_as_rank(session: Session) -> Measured | None:
             int(os.environ.get("LOCAL_RANK", rank)),
             None,
             at_end=lambda: _gathered(session, folder, rank),
+            at_failure=lambda: rmtree(folder, ignore_errors=True),
         )
         return None if records is None else Measured(session, tuple(records))
 

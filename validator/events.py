@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.errors import validated
 from traces.replacing import replace_bytes
+from validator.records import check
 from validator.session import Session
 
 __all__ = ["Measured", "collect", "is_events", "load", "save"]
@@ -32,7 +33,8 @@ class Measured:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that ran: all of them, or those that were played alone."""
-        return tuple(sorted({int(record["rank"]) for record in self.records}))
+        told = (record for record in self.records if record["part"] != "verdict")
+        return tuple(sorted({int(record["rank"]) for record in told}))
 
     def of_rank(self, rank: int) -> "Measured":
         """What one rank wrote."""
@@ -100,5 +102,12 @@ def load(path: Path) -> Measured:
         raise ValueError(
             f"{path} holds no events of a validation; validate writes them with -o EVENTS.json.gz"
         )
-    session = validated(Session, document["session"], "session")
-    return Measured(session, tuple(document["records"]))
+    missing = [key for key in ("session", "records") if key not in document]
+    if missing:
+        raise ValueError(f"{path} is damaged: it has no {missing[0]}; run validate again")
+    try:
+        session = validated(Session, document["session"], "session")
+        records = check(document["records"], session)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return Measured(session, records)

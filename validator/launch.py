@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from validator.beacon import RUNNING, Beacon, Place
+from validator.beacon import Beacon, Place
 from validator.events import Measured, collect
+from validator.interruption import Interrupted, interruptible
 from validator.session import Session
+from validator.verdict import Verdict, ended, hung
 
-__all__ = ["Failed", "run_ranks"]
+__all__ = ["START", "Failed", "run_ranks"]
 
 POLL = 0.05  # [s]
-GRACE = 0.5  # for the other ranks' last words, once one has failed [s]
-LATE = 1.5  # a rank ends itself after the timeout; a stopped one cannot, and is ended then [1]
+LAST_WORDS = 0.5  # for the other ranks, once one has failed [s]
+GRACE = 1.0  # a rank ends itself after the timeout; a stopped one cannot, and is ended then [s]
 START = 180.0  # a process imports torch, which may take long on a busy machine [s]
 
 ON_CPU = {
@@ -37,9 +39,10 @@ Processes = list["subprocess.Popen[bytes]"]
 class Failed(ValueError):
     """A rank failed. Says which, where and why; `measured` is what was there by then."""
 
-    def __init__(self, message: str, measured: Measured) -> None:
+    def __init__(self, message: str, measured: Measured, exit_code: int = 2) -> None:
         super().__init__(message)
         self.measured = measured
+        self.exit_code = exit_code
 
 
 def run_ranks(
@@ -53,18 +56,35 @@ def run_ranks(
     whatever happens.
 
     Raises:
-        Failed: a rank died, hung, or ran out of memory.
+        Failed: a rank died, hung, or ran out of memory, or a signal interrupted the run.
     """
     chosen = range(session.num_ranks) if ranks is None else ranks
-    with TemporaryDirectory(prefix="bubblescope-") as name:
-        folder = Path(name)
-        (folder / "session.json").write_text(session.model_dump_json())
-        with _processes(session, folder, chosen) as processes:
-            problem = _watched(session, folder, chosen, processes, progress)
-        measured = collect(session, folder)
-        if problem is not None:
-            raise Failed(problem, measured)
+    try:
+        with interruptible(), TemporaryDirectory(prefix="bubblescope-") as name:
+            return _run_in(Path(name), session, chosen, progress)
+    except Interrupted as stop:  # before any process, or after all of them
+        raise Failed(str(stop), Measured(session, ()), stop.exit_code) from None
+
+
+def _run_in(
+    folder: Path,
+    session: Session,
+    ranks: range,
+    progress: Callable[[Sequence[Place | None]], None],
+) -> Measured:
+    """Run the ranks, which write into the folder."""
+    (folder / "session.json").write_text(session.model_dump_json())
+    exit_code = 2
+    try:
+        with _processes(session, folder, ranks) as processes:
+            verdict = _watched(session, folder, ranks, processes, progress)
+    except Interrupted as stop:
+        verdict, exit_code = Verdict(None, str(stop)), stop.exit_code
+    measured = collect(session, folder)
+    if verdict is None:
         return measured
+    said = {"part": "verdict", "rank": verdict.rank, "text": verdict.text}
+    raise Failed(verdict.text, Measured(session, (*measured.records, said)), exit_code)
 
 
 @contextmanager
@@ -104,61 +124,29 @@ def _watched(
     ranks: range,
     processes: Processes,
     progress: Callable[[Sequence[Place | None]], None],
-) -> str | None:
+) -> Verdict | None:
     """Wait for the end; what went wrong, or None."""
     begin = time.monotonic()
     while True:
-        codes = [process.poll() for process in processes]
+        codes = _codes(ranks, processes)
         places = [Beacon.read(folder / f"rank{rank}.beacon") for rank in ranks]
         progress(places)
-        if all(code == 0 for code in codes):
+        if all(code == 0 for code in codes.values()):
             return None
-        if any(code not in (0, None) for code in codes):
-            time.sleep(GRACE)
-            codes = [process.poll() for process in processes]
-            return _ended(session, folder, ranks, codes)
-        latest = max((place.when for place in places if place is not None), default=0.0)
-        limit = LATE * session.timeout + (START if any(p is None for p in places) else 0.0)
-        if time.monotonic() - max(latest, begin) > limit:
-            return _hung(session, ranks, places)
+        if any(codes.values()):
+            time.sleep(LAST_WORDS)
+            return ended(session, folder, _codes(ranks, processes))
+        not_begun = time.monotonic() - begin - START - session.timeout
+        late = [
+            not_begun if place is None else place.overdue(session.timeout)
+            for rank, place in zip(ranks, places, strict=True)
+            if codes[rank] is None
+        ]
+        if max(late) > GRACE:
+            return hung(session, folder, codes)
         time.sleep(POLL)
 
 
-def _ended(session: Session, folder: Path, ranks: range, codes: list[int | None]) -> str:
-    """The rank that failed first, and its own words for it."""
-    for rank, code in zip(ranks, codes, strict=True):
-        if code is not None and code < 0:
-            place = Beacon.read(folder / f"rank{rank}.beacon")
-            name = signal.Signals(-code).name
-            hint = "; is the host out of memory?" if name == "SIGKILL" else ""
-            return f"rank {rank} was ended at {_told(session, rank, place)} by {name}{hint}"
-    errors = list(collect(session, folder).of("error"))
-    if errors:
-        first = min(errors, key=lambda record: float(record["when"]))
-        others = [rank for rank in ranks if rank != first["rank"]]
-        stood = ", ".join(
-            f"rank {rank} at {_told(session, rank, Beacon.read(folder / f'rank{rank}.beacon'))}"
-            for rank in others
-        )
-        then = f"; meanwhile {stood}" if stood else ""
-        return f"rank {first['rank']} failed at {first['op']}: {first['text']}{then}"
-    rank, code = next((r, c) for r, c in zip(ranks, codes, strict=True) if c)
-    log = (folder / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
-    return f"rank {rank} ended with code {code}: {log[-1] if log else 'it said nothing'}"
-
-
-def _hung(session: Session, ranks: range, places: list[Place | None]) -> str:
-    """Where every rank stands; those inside an op first, because the others wait for them."""
-    order = sorted(
-        zip(ranks, places, strict=True),
-        key=lambda pair: pair[1] is None or pair[1].running != RUNNING,
-    )
-    where = ", ".join(f"rank {rank} at {_told(session, rank, place)}" for rank, place in order)
-    return f"nothing ended for {session.timeout:g} s: {where}"
-
-
-def _told(session: Session, rank: int, place: Place | None) -> str:
-    if place is None:
-        return "its start"
-    lowered = session.plays[place.play].lowered if place.play >= 0 else None
-    return place.told(lowered, rank)
+def _codes(ranks: range, processes: Processes) -> dict[int, int | None]:
+    """The exit code of each rank that has ended."""
+    return {rank: process.poll() for rank, process in zip(ranks, processes, strict=True)}

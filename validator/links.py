@@ -26,31 +26,24 @@ def exchange(
     rank: int,
     sizes: tuple[int, ...],
     device: torch.device,
-    *,
-    staged: bool,
 ) -> list[tuple[int, float]]:
     """Round trips between two ranks, halved: (bytes, seconds) of one way, on the source.
 
-    Both ranks call it, alone on the links. A message is received into the device's memory before
-    it is sent back, as an op needs it there; staged ones pass through host memory both ways.
+    Both ranks call it, alone on the links. Messages lie in the memory of `device`. Staged ones are
+    timed in the host's: what copies them to and from the GPU is part of posting and of the ops.
     """
     found = []
     for size in sizes:
         tensor = torch.zeros(size, dtype=torch.uint8, device=device)
-        host = torch.zeros(size, dtype=torch.uint8) if staged else tensor
         for repeat in range(REPEATS):
             if device.type == "cuda":
                 torch.cuda.synchronize()
             begin = time.perf_counter()
             for sender in (source, target):
                 if rank == sender:
-                    if staged:
-                        host.copy_(tensor)
-                    distributed.send(host, target if rank == source else source)
+                    distributed.send(tensor, target if rank == source else source)
                 else:
-                    distributed.recv(host, sender)
-                    if staged:
-                        tensor.copy_(host)
+                    distributed.recv(tensor, sender)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if rank == source and repeat:  # the first one sets the connection up

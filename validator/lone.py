@@ -3,7 +3,9 @@
 from simulator.schedule import Kind, Op, Schedule
 from validator.session import Session
 
-__all__ = ["lone_rows", "neighbours"]
+__all__ = ["LONE_REPEATS", "lone_rows", "neighbours"]
+
+LONE_REPEATS = 4  # microbatches of a lone play [1]
 
 
 def neighbours(session: Session) -> set[tuple[int, int]]:

@@ -3,7 +3,7 @@
 import os
 import re
 
-__all__ = ["TESTED", "check_gpus", "check_torch", "cores"]
+__all__ = ["TESTED", "check_gpus", "check_torch", "cores", "ranks_here"]
 
 TESTED = ("2.13",)  # torch versions that the tests have run on
 
@@ -25,8 +25,13 @@ def check_torch(*, untested: bool = False) -> None:
         )
 
 
+def ranks_here(asked: int) -> int:
+    """How many of the ranks asked for run on this host: torchrun says, else all. [1]"""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", asked)) if "RANK" in os.environ else asked
+
+
 def check_gpus(asked: int, *, nccl: bool) -> None:
-    """Refuse what this machine's GPUs cannot do.
+    """Refuse what this machine's GPUs cannot do for the ranks that run here.
 
     Raises:
         ValueError: there are fewer GPUs than asked, or torch has no NCCL.
@@ -34,7 +39,13 @@ def check_gpus(asked: int, *, nccl: bool) -> None:
     import torch
 
     found = torch.cuda.device_count()
-    if found < asked:
+    here = ranks_here(asked)
+    if found < here < asked:
+        raise ValueError(
+            f"torchrun starts {here} of the {asked} ranks on this host, but torch "
+            f"{torch.__version__} finds {found or 'no'} GPUs here; use --nproc-per-node {found}"
+        )
+    if found < here:
         few = f"only {found}" if found else "none"
         way = f"--gpus {found}, or " if found else ""
         raise ValueError(

@@ -1,26 +1,39 @@
 """The gradients that every cut and schedule must have: those of the model without a pipeline."""
 
+import gc
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 
 from validator.player import DTYPES
 from validator.session import Session
-from validator.stage import Stage, loss_of, tokens_of
+from validator.stage import Stage, cut, loss_of, tokens_of
 
-__all__ = ["furthest", "reference"]
+__all__ = ["furthest", "held_names", "reference"]
 
 SPARE = 0.8  # share of the free memory that the whole model may take
 
 
+def held_names(session: Session, rank: int) -> frozenset[str]:
+    """The whole model's names of the parameters that a rank holds under some schedule."""
+    found: set[str] = set()
+    for layers, held in {play.cut for play in session.plays}:
+        dtype, nowhere = DTYPES[session.dtype], torch.device("meta")
+        for module in cut(session.model, layers, held[rank], dtype, nowhere).values():
+            found |= {name for name, _ in module.named_parameters()}
+    return frozenset(found)
+
+
 def reference(
     session: Session,
+    names: AbstractSet[str],
     device: torch.device,
     write: Callable[..., None],
     alive: Callable[[], None],
 ) -> dict[str, torch.Tensor]:
-    """Gradients by parameter's name, on the host; none if the whole model does not fit."""
+    """Gradients of these parameters, on the host; none if the whole model does not fit."""
     model = session.model
     dtype = DTYPES[session.dtype]
     if device.type == "cuda":
@@ -40,7 +53,12 @@ def reference(
     for x, y in zip(inputs.chunk(m), targets.chunk(m), strict=True):
         torch.autograd.backward(loss_of(whole(x), y, 1 / m))
         alive()
-    return {name: p.grad.cpu() for name, p in whole.named_parameters() if p.grad is not None}
+    found = {n: p.grad.cpu() for n, p in whole.named_parameters() if p.grad is not None}
+    del whole, inputs, targets, x, y
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return {name: found[name] for name in found.keys() & names}
 
 
 def furthest(modules: Mapping[int, Stage], expected: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from traces.labels import byte_unit, time_unit
 from traces.validation import two_gantts
 from validator.analysis import Comparison
 from validator.events import Measured
-from validator.table import report, what_ran, worst
+from validator.table import failures, report, what_ran, worst
 
 __all__ = ["finding", "page"]
 
@@ -36,6 +36,8 @@ def page(measured: Measured, runs: Sequence[Comparison], tolerance: float) -> st
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1><pre>{escape(what_ran(measured))}</pre>",
+        *(f"<p class='bad'>{escape(run.noise)}</p>" for run in runs if run.noise),
+        *(f"<p class='bad'>{escape(text)}</p>" for text in failures(measured)),
         _steps(runs, tolerance),
         *(_run(run) for run in runs),
         f"<details><summary>as text</summary><pre>{escape(report(measured, runs, tolerance))}"

@@ -1,6 +1,7 @@
 """One rank's process: it takes its place, meets the others, is watched, and fails with words."""
 
 import os
+import re
 import sys
 import threading
 import time
@@ -8,18 +9,23 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import distributed
 
-from validator.beacon import RUNNING, Beacon
+from validator.beacon import RUNNING, Beacon, Place
+from validator.launch import START
 from validator.session import Session
 from validator.worker import Worker
 
-__all__ = ["FAILED", "HUNG", "work"]
+__all__ = ["FAILED", "HUNG", "told", "work"]
 
 FAILED, HUNG = 1, 3  # exit codes
+BEAT = 0.25  # how often a rank looks whether it still moves [s]
+GROUP = 3  # timeouts that a process group waits: the watch, which names the op, comes first [1]
+LONGEST = 160  # of an error's text, which libraries begin with a place in their source [characters]
 
 
 def work(
@@ -29,57 +35,79 @@ def work(
     local_rank: int,
     store: str | None,
     at_end: Callable[[], Any] = lambda: None,
+    at_failure: Callable[[], None] = lambda: None,
 ) -> Any:  # noqa: ANN401
     """Run one rank in this process; a failure is written down and ends it with `FAILED`.
 
     `at_end` is called while the ranks can still talk to each other; what it returns is returned.
+    `at_failure` is called before a failure ends this process.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     _place(session, local_rank)
     worker = Worker(session, folder, rank)
-    threading.Thread(target=_watch, args=(worker, os.getppid()), daemon=True).start()
+    gpu = torch.cuda.current_device() if session.device == "cuda" else None
+    watch = (worker, os.getppid(), gpu, at_failure)
+    threading.Thread(target=_watch, args=watch, daemon=True).start()
     try:
-        _meet(session, rank, store)
+        with worker.beacon.patient(START):
+            _meet(session, rank, store)
         worker.run()
         result = at_end()
     except Exception as error:  # whatever it is, it is written down and ends the process
         cause = error.__cause__ or error
         place = Beacon.read(Path(folder, f"rank{rank}.beacon"))
-        said = str(cause).strip().splitlines()
-        text = f"{type(cause).__name__}: {said[0] if said else 'no message'}"
-        _report(worker, place, text)
+        _report(worker, place, told(cause), hung=False)
+        at_failure()
         os._exit(FAILED)
     distributed.destroy_process_group()
     return result
 
 
-def _report(worker: Worker, place: Any, text: str) -> None:  # noqa: ANN401
+def told(error: BaseException) -> str:
+    """An error in one line, without the place in a library's source that it begins with.
+
+    >>> told(RuntimeError("[/gloo/tcp/pair.cc:547] Connection closed by peer"))
+    'RuntimeError: Connection closed by peer'
+    """
+    line = next(iter(str(error).strip().splitlines()), "")
+    line = re.sub(r"^\[[^\]]*\][ .]*", "", line)
+    return f"{type(error).__name__}: {shorten(line, LONGEST, placeholder=' ...') or 'no message'}"
+
+
+def _report(worker: Worker, place: Place | None, text: str, *, hung: bool) -> None:
     """Write down what failed, where."""
     session = worker.session
     at = "its start"
     if place is not None:
         lowered = session.plays[place.play].lowered if place.play >= 0 else None
         at = place.told(lowered, worker.rank)
-    worker.write("error", op=at, text=text, when=time.monotonic())
+    inside = place is not None and place.running == RUNNING
+    worker.write("error", op=at, text=text, when=time.monotonic(), hung=hung, inside=inside)
     sys.stderr.write(f"rank {worker.rank} failed at {at}: {text}\n")  # torchrun shows it
     sys.stderr.flush()
 
 
-def _watch(worker: Worker, parent: int) -> None:
+def _watch(worker: Worker, parent: int, gpu: int | None, at_failure: Callable[[], None]) -> None:
     """End this process when nothing ends for too long, or when who started it is gone."""
-    path = worker.path.with_suffix(".beacon")
+    path, timeout = worker.path.with_suffix(".beacon"), worker.session.timeout
+    if gpu is not None:
+        torch.cuda.set_device(gpu)  # each thread has a current one of its own
     while True:
-        time.sleep(min(1.0, worker.session.timeout / 4))
+        time.sleep(min(BEAT, timeout / 8))
+        worker.beacon.beat()
         if os.getppid() != parent:
+            at_failure()
             os._exit(FAILED)
         place = Beacon.read(path)
-        if place is not None and time.monotonic() - place.when > worker.session.timeout:
-            stuck = worker.recorder.unfinished()
-            if stuck is not None:
-                place = place._replace(running=RUNNING, op=stuck)
-            _report(worker, place, f"nothing ended for {worker.session.timeout:g} s")
-            os._exit(HUNG)
+        if place is None or place.overdue(timeout) <= 0:
+            continue
+        stuck = worker.recorder.unfinished()
+        if stuck is not None:
+            place = place._replace(running=RUNNING, op=stuck)
+        _report(worker, place, f"nothing ended for {timeout:g} s", hung=True)
+        at_failure()
+        os._exit(HUNG)
 
 
 def _place(session: Session, local_rank: int) -> None:
@@ -111,6 +139,7 @@ def _meet(session: Session, rank: int, store: str | None) -> None:
             "rank": rank,
             "world_size": session.num_ranks,
         }
+    patience = max(GROUP * session.timeout, START)
     distributed.init_process_group(
-        "nccl" if direct else "gloo", timeout=timedelta(seconds=session.timeout), **where
+        "nccl" if direct else "gloo", timeout=timedelta(seconds=patience), **where
     )

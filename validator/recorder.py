@@ -39,6 +39,9 @@ class Marker(Protocol):
     def mark(self) -> Any:  # noqa: ANN401
         """What it reads now."""
 
+    def extended(self, earlier: Any) -> Any:  # noqa: ANN401
+        """What ends an op now that had ended with an `earlier` mark, the last one there is."""
+
 
 class Recorder:
     """Notes a rank's ops as they run. A class because the runtime's calls add to its list."""
@@ -63,12 +66,13 @@ class Recorder:
 
     def extend(self) -> None:
         """The op that ended last goes on until now: the loss is part of the last stage's F."""
-        self.events[-1] = self.events[-1]._replace(end=self.marker.mark())
+        last = self.events[-1]
+        self.events[-1] = last._replace(end=self.marker.extended(last.end))
 
     def unfinished(self) -> Op | None:
         """The first op that the GPU has not done, though the host has issued it; None on CPU."""
         for event in list(self.events):
-            if hasattr(event.end, "query") and not event.end.query():
+            if hasattr(event.end, "query") and not _done(event.end):
                 return Op(event.stage, event.kind, event.microbatch)
         return None
 
@@ -106,3 +110,11 @@ class Recorder:
             return ops
 
         setattr(stage, name, posted)
+
+
+def _done(event: torch.cuda.Event) -> bool:
+    """Whether the GPU has reached the event; after an error of the GPU it never will."""
+    try:
+        return bool(event.query())  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False

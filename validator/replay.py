@@ -15,14 +15,14 @@ from simulator.lower import step_optimizer
 from simulator.robust import Spread, spread
 from simulator.schedule import Schedule
 from traces.labels import byte_unit, time_unit
-from validator.analysis import peak_of
+from validator.analysis import noise_of, peak_of
 from validator.calibration import calibration_of, lost_of
 from validator.curve import fit
 from validator.events import Measured
 from validator.launch import Failed, run_ranks
 from validator.session import Play, Session
 from validator.steps import quiet, steps_of
-from validator.table import what_ran
+from validator.table import failures, noisy_verdict, what_ran
 
 __all__ = ["Replay", "analyse_ranks", "ranks_pass", "ranks_report", "run_each_rank"]
 
@@ -36,6 +36,8 @@ class Replay:
     calibrated_on: bool
     predicted: float  # the row without waiting [s]
     measured: Spread  # [s]
+    disturbed: float  # what other work took of the core in the steps that count, the middle [1]
+    on_gpu: bool
     num_steps: int  # of which `measured.size` were quiet enough to count [1]
     predicted_peak: float  # [bytes]
     peak: float  # measured, 0 if it was not counted [bytes]
@@ -44,6 +46,12 @@ class Replay:
     def error(self) -> float:
         """Predicted over measured, less one. [1]"""
         return self.predicted / self.measured.median - 1
+
+    @property
+    def noise(self) -> str:
+        """Why its steps say little, empty if they do not."""
+        name = f"{self.schedule} on rank {self.rank}"
+        return noise_of(name, self.disturbed, self.measured, on_gpu=self.on_gpu)
 
     @property
     def peak_error(self) -> float | None:
@@ -67,7 +75,7 @@ def run_each_rank(session: Session, rank: int | None) -> Measured:
             records += run_ranks(asked, range(each, each + 1)).records
         except Failed as failed:
             partial = Measured(session, (*records, *failed.measured.records))
-            raise Failed(str(failed), partial) from None
+            raise Failed(str(failed), partial, failed.exit_code) from None
     return Measured(session, tuple(records))
 
 
@@ -110,12 +118,17 @@ def ranks_report(measured: Measured, replays: Sequence[Replay], tolerance: float
         )
     lines.append("* calibrated on; the others are predicted. A row's time is without any waiting")
     furthest = max(replays, key=lambda replay: abs(replay.error))
-    word = "ok" if ranks_pass(replays, tolerance) else "FAILED"
-    verdict = (
-        f"{word}: the furthest row, {furthest.schedule} on rank {furthest.rank}, is "
+    passed = ranks_pass(replays, tolerance)
+    off = (
+        f"the furthest row, {furthest.schedule} on rank {furthest.rank}, is "
         f"{furthest.error:+.1%} off; the tolerance is {tolerance:.0%}"
     )
-    parts = (what_ran(measured), "\n".join(lines), _layers(measured), verdict)
+    noises = [replay.noise for replay in replays if replay.noise]
+    verdict = noisy_verdict(noises, off, passed=passed)
+    verdict = verdict or f"{'ok' if passed else 'FAILED'}: {off}"
+    said = [record["text"] for record in measured.of("note")] + failures(measured)
+    parts = (what_ran(measured), "\n".join(lines), _layers(measured), *said, "\n".join(noises))
+    parts = (*parts, verdict)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -162,6 +175,8 @@ def _replay(measured: Measured, target: Play, rank: int) -> Replay | None:
         calibrated_on=target == measured.session.plays[0],
         predicted=predicted.makespan,
         measured=spread(lengths),
+        disturbed=float(np.median([step.disturbed for step in kept])),
+        on_gpu=measured.session.device == "cuda",
         num_steps=len(steps),
         predicted_peak=float(predicted.peak_memory()[0]),
         peak=peak.get(rank, 0.0),

@@ -9,7 +9,9 @@ from simulator.lower import lower
 from simulator.model import Model
 from simulator.schedule import Schedule
 
-__all__ = ["TOLERANCE", "Play", "Session"]
+__all__ = ["TOLERANCE", "WIDTHS", "Play", "Session"]
+
+WIDTHS = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}  # of a number [bytes]
 
 # Largest ||difference|| / ||gradient|| of a parameter. Schedules add up microbatches in different
 # orders, which rounds differently: some units in the last place of the type that is added in.
@@ -84,8 +86,7 @@ class Session(Value):
     @property
     def boundary_bytes(self) -> int:
         """One microbatch's tensor between two stages. [bytes]"""
-        width = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}[self.dtype]
-        return width * self.tokens * self.model.hidden_size
+        return WIDTHS[self.dtype] * self.tokens * self.model.hidden_size
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -3,17 +3,30 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.schedule import Kind
+from simulator.schedule import NO_MICROBATCH, Kind
 from simulator.timeline import Timeline
 from validator.events import Measured
+from validator.lone import LONE_REPEATS, lone_rows
 from validator.session import Play
 
-__all__ = ["OPS", "Mark", "Step", "message_times", "op_times", "quiet", "steps_of"]
+__all__ = [
+    "OPS",
+    "QUIET",
+    "Mark",
+    "Step",
+    "incomplete",
+    "is_whole",
+    "message_times",
+    "op_times",
+    "quiet",
+    "steps_of",
+]
 
 OPS = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.OPTIMIZER)
 QUIET = 0.03  # share of its ranks' time that something else may take of a step that counts [1]
@@ -87,12 +100,45 @@ def steps_of(
     play: Play,
     **wanted: Any,  # noqa: ANN401
 ) -> Iterator[Step]:
-    """Steps that all ranks wrote down; `part` is "step", or "lone" for a cut's lone ops."""
+    """Steps that all ranks wrote down whole; `part` is "step", or "lone" for a cut's lone ops."""
+    for rows in _rows_of(measured, part, play, **wanted):
+        if len(rows) == len(measured.ranks):
+            yield Step(rows)
+
+
+def incomplete(measured: Measured, play: Play) -> int:
+    """Steps of a play that some rank wrote down, but not all ranks, or not whole. [1]"""
+    begun = {(record["round"], record["step"]) for record in measured.of("step", play=play.name)}
+    return len(begun) - len(list(steps_of(measured, "step", play)))
+
+
+def is_whole(record: Mapping[str, Any], play: Play, *, lone: bool) -> bool:
+    """Whether a record holds every compute op of its rank's row, and none twice."""
+    split = bool(record["split"]) if lone else None
+    found = sorted((e[0], e[1], e[2]) for e in record["events"] if e[0] in OPS)
+    return found == _ops_of(play, int(record["rank"]), split)
+
+
+@lru_cache(maxsize=1024)
+def _ops_of(play: Play, rank: int, split: bool | None) -> list[tuple[int, int, int]]:
+    """Compute ops of a rank's row, sorted; with `split`, of the lone rows of its cut."""
+    asked = play.schedule if split is None else lone_rows(play.held, LONE_REPEATS, split=split)
+    ops = [(int(o.kind), o.stage, o.microbatch) for o in asked.row(rank) if o.kind.is_compute]
+    return sorted([*ops, *((int(Kind.OPTIMIZER), s, NO_MICROBATCH) for s in play.held[rank])])
+
+
+def _rows_of(
+    measured: Measured,
+    part: str,
+    play: Play,
+    **wanted: Any,  # noqa: ANN401
+) -> Iterator[dict[int, list[Mark]]]:
+    """Whole rows of each step by rank, of the ranks that wrote one."""
     offsets = {int(r["peer"]): float(r["seconds"]) for r in measured.of("offset")}
     turns: dict[tuple[int, int, bool], dict[int, list[Mark]]] = defaultdict(dict)
     for record in measured.of(part, **wanted):
         names = record.get("plays", [record.get("play")])
-        if play.name not in names or not record["events"]:
+        if play.name not in names or not is_whole(record, play, lone=part == "lone"):
             continue
         rank = int(record["rank"])
         late = offsets.get(rank, 0.0)
@@ -100,10 +146,8 @@ def steps_of(
             Mark(Kind(kind), stage, microbatch, begin + late, end + late, own)
             for kind, stage, microbatch, begin, end, own in record["events"]
         ]
-    ranks = measured.ranks
     for _, rows in sorted(turns.items()):
-        if len(rows) == len(ranks):
-            yield Step(dict(sorted(rows.items())))
+        yield dict(sorted(rows.items()))
 
 
 def quiet(steps: Iterable[Step]) -> list[Step]:

@@ -6,20 +6,36 @@ from traces.labels import byte_unit, time_unit
 from validator.analysis import Comparison
 from validator.calibration import calibration_of
 from validator.events import Measured
+from validator.steps import QUIET
 
-__all__ = ["passes", "report", "what_ran", "worst"]
+__all__ = ["failures", "noisy_verdict", "passes", "report", "what_ran", "worst"]
 
 
 def report(measured: Measured, runs: Sequence[Comparison], tolerance: float) -> str:
     """Everything that was asked: steps, bubbles, memory, ops, gradients, links, verdict."""
     parts = [what_ran(measured), _steps(runs), _ops(worst(runs)), _calibrated(measured)]
     parts += [record["text"] for record in measured.of("note")]
-    parts += [
+    parts += failures(measured)
+    parts += ["\n".join(run.noise for run in runs if run.noise)]
+    parts.append(_verdict(runs, tolerance))
+    return "\n\n".join(part for part in parts if part)
+
+
+def failures(measured: Measured) -> list[str]:
+    """What ended the run early: the launcher's verdict, or else the ranks' own words."""
+    return [record["text"] for record in measured.of("verdict")] or [
         f"rank {record['rank']} failed at {record['op']}: {record['text']}"
         for record in measured.of("error")
     ]
-    parts.append(_verdict(runs, tolerance))
-    return "\n\n".join(part for part in parts if part)
+
+
+def noisy_verdict(noises: Sequence[str], off: str, *, passed: bool) -> str:
+    """The verdict of steps of which some say little; empty if none does."""
+    if not any(noises):
+        return ""
+    if passed:
+        return f"ok, though {next(filter(None, noises))}: {off}"
+    return f"NOT QUIET: {off}, but the steps were disturbed; run again while nothing else runs"
 
 
 def worst(runs: Sequence[Comparison]) -> Comparison:
@@ -55,7 +71,7 @@ def what_ran(measured: Measured) -> str:
 
 
 def _steps(runs: Sequence[Comparison]) -> str:
-    unit = time_unit(max(run.step.median for run in runs))
+    unit, on_gpu = time_unit(max(run.step.median for run in runs)), runs[0].on_gpu
     head = f"{'schedule':<14}{'predicted':>11}{'measured':>11}{'error':>8}   "
     head += f"{'quartiles':<17}{'steps':>7}   {'bubble':<14}{'peak memory':<14}gradients"
     lines = [head]
@@ -75,7 +91,16 @@ def _steps(runs: Sequence[Comparison]) -> str:
             f"{'not counted' if peak is None else f'{peak:.1%} off':<14}{gradients}"
         )
     lines.append("* calibrated on; the others are predicted. bubble: predicted, measured")
-    lines.append("steps: quiet ones that count, of all; peak memory: the rank furthest off")
+    quiet = all(run.disturbed <= QUIET for run in runs)
+    count = "quiet ones that count" if quiet else "quiet ones, or the quietest, that count"
+    if on_gpu:
+        count = "that count"
+    lines.append(f"steps: {count}, of all; peak memory: the rank furthest off")
+    lines += [
+        f"{run.name}: {run.incomplete} steps are incomplete and left out"
+        for run in runs
+        if run.incomplete
+    ]
     return "\n".join(lines)
 
 
@@ -106,6 +131,7 @@ def _calibrated(measured: Measured) -> str:
             f"bandwidth {found.bandwidth / 1e9:.3g} GB/s, "
             f"{byte_unit(found.boundary_bytes).text(found.boundary_bytes)} a message"
         )
+    lines += _clocks(measured)
     if found.activation_bytes:
         most = max(found.activation_bytes)
         kept = ", ".join(byte_unit(most).text(n) for n in found.activation_bytes)
@@ -113,13 +139,29 @@ def _calibrated(measured: Measured) -> str:
     return "\n".join(lines)
 
 
+def _clocks(measured: Measured) -> list[str]:
+    """How far the ranks' clocks may be apart, where they are not one."""
+    steps = [float(record.get("residual", 0.0)) for record in measured.of("step")]
+    hosts = [float(record["residual"]) for record in measured.of("offset")]
+    said = []
+    if steps and max(steps) > 0:
+        text = time_unit(max(steps)).text(max(steps))
+        said.append(f"a GPU's and its host's within {text}")
+    if hosts:
+        text = time_unit(max(*hosts, 1e-9)).text(max(hosts))
+        said.append(f"hosts' within {text}")
+    return [f"clocks           {', '.join(said)}"] if said else []
+
+
 def _verdict(runs: Sequence[Comparison], tolerance: float) -> str:
     furthest = worst(runs)
     broken = [run.name for run in runs if not run.gradients_agree]
     if broken:
         return f"FAILED: gradients of {', '.join(broken)} differ from the unpipelined model's"
-    word = "ok" if abs(furthest.error) <= tolerance else "FAILED"
-    return (
-        f"{word}: the furthest step, {furthest.name}, is {furthest.error:+.1%} off; the tolerance "
+    passed = abs(furthest.error) <= tolerance
+    off = (
+        f"the furthest step, {furthest.name}, is {furthest.error:+.1%} off; the tolerance "
         f"is {tolerance:.0%}"
     )
+    noisy = noisy_verdict([run.noise for run in runs], off, passed=passed)
+    return noisy or f"{'ok' if passed else 'FAILED'}: {off}"

@@ -22,10 +22,11 @@ from validator.beacon import Beacon
 from validator.clocks import clock_of, offset_to
 from validator.hardware import about
 from validator.links import exchange, message_sizes
-from validator.lone import lone_rows, neighbours
-from validator.numerics import furthest, reference
+from validator.lone import LONE_REPEATS, lone_rows, neighbours
+from validator.numerics import furthest, held_names, reference
 from validator.player import DTYPES, Player
 from validator.recorder import Event, Recorder
+from validator.room import kept_bytes
 from validator.session import Play, Session
 from validator.stage import Stage, cut
 from validator.sweep import sweep
@@ -33,7 +34,8 @@ from validator.sweep import sweep
 __all__ = ["Worker"]
 
 ROOM = 0.3  # share of a GPU's memory that the cuts may hold side by side [1]
-LONE_REPEATS = 4  # microbatches of a lone play [1]
+COMPILING = 600.0  # that the first steps of compiled layers may take beyond the timeout [s]
+WAIT = 0.02  # between two looks whether a turn is over [s]
 
 
 class Parts(NamedTuple):
@@ -70,7 +72,7 @@ class Worker:
         self.write("about", **about(self.device))
         self._offsets()
         if session.transfers != "looped":  # which has no inputs that a model without a cut has
-            self.expected = reference(session, self.device, self.write, self.beacon.leave)
+            self.expected = self._reference()
         self._links()
         if self.session.sweep:
             self._sweep()
@@ -84,13 +86,30 @@ class Worker:
         self.write("done", seconds=time.monotonic() - self.begin)
 
     def _has_room(self) -> bool:
-        """Whether all cuts fit side by side: weight, gradient and two moments each."""
+        """Whether all cuts fit side by side on this rank's device."""
         if self.device.type == "cpu":
             return True
-        session = self.session
-        cuts = len({play.cut for play in session.plays})
-        each = 4 * DTYPES[session.dtype].itemsize * session.model.num_parameters
-        return cuts * each / session.num_ranks < ROOM * torch.cuda.mem_get_info()[1]
+        return kept_bytes(self.session, self.rank) < ROOM * torch.cuda.mem_get_info()[1]
+
+    def _reference(self) -> dict[str, torch.Tensor]:
+        """The gradients to expect of this rank's parameters.
+
+        Ranks that share a GPU take turns, since each holds the whole model meanwhile.
+        """
+        session, alive = self.session, self.beacon.leave
+        found: dict[str, torch.Tensor] = {}
+        shared = session.transfers == "staged"
+        for turn in range(session.num_ranks) if shared else (self.rank,):
+            if turn == self.rank:
+                names = held_names(session, self.rank)
+                found = reference(session, names, self.device, self.write, alive)
+            over = distributed.barrier(async_op=True) if shared else None
+            while over is not None and not over.is_completed():
+                alive()  # the rank whose turn it is would be the one that hangs
+                time.sleep(WAIT)
+            if over is not None:
+                over.wait()
+        return found
 
     def _offsets(self) -> None:
         """What rank 0 adds to the clocks of ranks on other hosts; one host has one clock."""
@@ -115,14 +134,9 @@ class Worker:
         for source, target in sorted(neighbours(session)):
             if self.rank in (source, target):
                 self.beacon.leave()
-                found = exchange(
-                    source,
-                    target,
-                    self.rank,
-                    sizes,
-                    self.device,
-                    staged=session.transfers == "staged",
-                )
+                staged = session.transfers == "staged"
+                device = torch.device("cpu") if staged else self.device
+                found = exchange(source, target, self.rank, sizes, device)
                 if self.rank == source:
                     self.write("link", source=source, target=target, samples=found)
             distributed.barrier()
@@ -135,7 +149,12 @@ class Worker:
             dtypes |= dict.fromkeys(("bf16", "fp16", "fp32"))
         seq_lens = sorted({max(1, model.seq_len // part) for part in (4, 2, 1)})
         self.beacon.leave()
-        for point in sweep(model, self.device, dtypes, (1, 2, 4), seq_lens, self.beacon.leave):
+        alive = self.beacon.leave
+
+        def note(text: str) -> None:
+            self.write("note", text=text)
+
+        for point in sweep(model, self.device, dtypes, (1, 2, 4), seq_lens, alive, note):
             self.write(
                 "layer",
                 dtype=point.dtype,
@@ -203,7 +222,8 @@ class Worker:
         session, player = self.session, parts.players[play.name]
         self.beacon.enter(index)
         if turn == 0 or not self.keeps:
-            player.warm_up(session.warmup)
+            with self.beacon.patient(COMPILING if session.compiled else 0.0):
+                player.warm_up(session.warmup)
         if turn == 0 and self.expected:
             player.gradients_only()
             self.write("numerics", play=play.name, **furthest(parts.modules, self.expected))
@@ -221,7 +241,8 @@ class Worker:
         named = {"plays": [play.name for _, play in plays], "split": split}
         self.beacon.enter(plays[0][0])
         if turn == 0 or not self.keeps:
-            player.warm_up(1)
+            with self.beacon.patient(COMPILING if self.session.compiled else 0.0):
+                player.warm_up(1)
         self._timed(player, "lone", **named, round=turn)
         if turn == 0:
             self._counted(player, "lone memory", **named)

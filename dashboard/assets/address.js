@@ -61,7 +61,11 @@
         return [themes.map((one) => (one === now ? quiet : now)), known ? quiet : route()];
       },
       write: function (query) {
-        if (typeof query !== "string" || query === window.location.search) return;
+        if (typeof query !== "string") return;
+        if (query === window.location.search) {
+          last = last || Date.now(); // the page's own state: what follows is the user's
+          return;
+        }
         const now = Date.now();
         const target = window.location.pathname + query;
         if (now - last < QUIET || last === 0) window.history.replaceState(null, "", target);

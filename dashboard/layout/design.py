@@ -85,7 +85,7 @@ def layout(state: DesignState, look: Look) -> Any:  # noqa: ANN401, ARG001 - a c
                 [
                     html.Div(id=RESULT, className="finding", **attributes({"aria-live": "polite"})),
                     html.Div(
-                        dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED),
+                        dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
                         id=SPACE,
                         className="card tight",
                     ),

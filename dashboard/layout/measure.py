@@ -155,11 +155,12 @@ def prediction_rows(one: Measured, found: Sequence[Prediction]) -> list[dict[str
 
 def _results(look: Look) -> list[Any]:
     return [
-        html.Div(dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED), className="card tight"),
+        html.Div(dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
+                        className="card tight"),
         html.Div(
             [
                 html.H2("Errors by op: simulated over measured, median and quartiles"),
-                dcc.Graph(id=ERRORS, figure=BLANK, config=STILL),
+                dcc.Graph(id=ERRORS, figure=BLANK, className="own-height", config=STILL),
             ],
             className="card",
         ),
@@ -185,7 +186,7 @@ def _results(look: Look) -> list[Any]:
 def _table(name: str, look: Look, fields: Sequence[str]) -> Any:  # noqa: ANN401 - a component
     columns = [{"field": field, "headerName": field, "flex": 1} for field in fields]
     if "quartiles" in fields:
-        columns[3]["flex"] = 3
+        columns[2]["flex"], columns[3]["flex"] = 2, 3
     if "against the measured step" in fields:
         columns[-1] |= {"flex": 3, "tooltipField": fields[-1]}
     return dag.AgGrid(

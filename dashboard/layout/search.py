@@ -42,6 +42,10 @@ JOB, TICK, PROGRESS, FRONT, TABLE, CHOSEN = (
 )
 EVERY = 800  # between two looks at a running search [ms]
 LABELS = {"tp": "tp", "pp": "pp", "vpp": "vpp", "micro_batch_size": "microbatch"}
+WIDTHS = {  # of the table's columns that hold more than a small number [pixel]
+    "step": 88, "tokens/s": 98, "MFU": 84, "bubble": 84, "free": 90, "peak": 90,
+    "GPU h / M tokens": 150, "recompute": 106, "microbatch": 106, "layers": 94, "schedule": 116,
+}  # fmt: skip
 STATES = {
     "running": "searching",
     "done": "done",
@@ -78,7 +82,7 @@ def layout(state: SearchState, look: Look) -> Any:  # noqa: ANN401 - a component
                     html.Div(
                         [
                             html.H2("Plans that none beats in speed and free memory at once"),
-                            dcc.Graph(id=FRONT, figure=BLANK, config=STILL),
+                            dcc.Graph(id=FRONT, figure=BLANK, className="own-height", config=STILL),
                             html.Div(
                                 id=CHOSEN, className="chosen", **attributes({"aria-live": "polite"})
                             ),
@@ -151,7 +155,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     }
     return [
         link,
-        *({"field": name, "headerName": name} for name in names),
+        *({"field": name, "headerName": name, "width": WIDTHS.get(name, 72)} for name in names),
     ]
 
 
@@ -261,7 +265,6 @@ def _table(look: Look) -> Any:  # noqa: ANN401 - a component
         rowData=[],
         columnDefs=[],
         defaultColDef={"sortable": False, "resizable": True},
-        columnSize="autoSize",
         dashGridOptions={
             "domLayout": "autoHeight",
             "rowHeight": 30,

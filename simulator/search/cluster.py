@@ -7,6 +7,7 @@ with the first chunk that it gets. Source of the protocol: docs.dask.org, "Futur
 
 import queue
 import re
+import socket
 import threading
 from typing import Any
 
@@ -23,6 +24,7 @@ from simulator.search.store import COLUMNS, model_version
 __all__ = ["Cluster", "checked_address", "judge_chunk"]
 
 CONNECT = 5.0  # for a scheduler, or its first worker, to answer [s]
+MOST_GREETING = 1 << 20  # of a scheduler, on connecting [bytes]
 AHEAD = 2  # chunks that a worker holds, so that it never waits for the next [1]
 ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})/?")
 
@@ -185,6 +187,7 @@ def _connected(address: str) -> Any:  # noqa: ANN401 - of an optional library
 
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # we say it in one line
+    _check_greeting(address)
     make: Any = Client
     try:
         client = make(address, timeout=CONNECT, set_as_default=False)
@@ -206,6 +209,26 @@ def _connected(address: str) -> Any:  # noqa: ANN401 - of an optional library
             f"the scheduler at {address} has no workers; start some with `dask worker {address}`"
         ) from error
     return client
+
+
+def _check_greeting(address: str) -> None:
+    """Refuse what answers in another protocol: over TCP a scheduler greets first, in frames."""
+    match = ADDRESS.fullmatch(address)
+    if match is None or match[1] != "tcp":
+        return
+    place = (match[2].strip("[]"), int(match[3]))
+    try:
+        with socket.create_connection(place, CONNECT) as stream:
+            size = int.from_bytes(stream.recv(8), "little")
+    except TimeoutError:
+        size = 0
+    except OSError:
+        return  # nobody is there: the client says so
+    if not 0 < size < MOST_GREETING:
+        raise ValueError(
+            f"what answers at {address} is no Dask scheduler; give the address that `dask "
+            "scheduler` prints, or leave --scheduler out"
+        )
 
 
 class _Kept(threading.local):

@@ -27,6 +27,7 @@ SHORT = {
     r"plan\.tp is .* groups would lie across nodes": "plan.tp: some groups would lie across nodes",
     r"cluster\.stragglers names rank": "cluster.stragglers: the pipeline has no such rank",
     r"plan\.activation_limit is": "plan.activation_limit: one microbatch takes more",
+    r"the plan uses pp x tp": "num_gpus: tp x cp is more",
     r"the plan has .* ops": "plan.num_microbatches: more ops than are simulated",
     r"plan\.vpp is \d+, but hanayo": "plan.vpp: hanayo needs two chunks a wave",
     r"plan\.num_microbatches is .* number of rounds": (

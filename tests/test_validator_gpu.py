@@ -1,0 +1,209 @@
+"""What the GPU path must do and a CPU can show: peaks, errors of events, room, patience."""
+
+import argparse
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from simulator.commands import validate
+from simulator.job import Plan
+from simulator.schedule import Kind, Op
+from validator import rank, sweep
+from validator.allocation import AllocatorProbe, StorageProbe
+from validator.asked import SMALL, scaled, session_of
+from validator.beacon import RUNNING, Beacon
+from validator.numerics import held_names
+from validator.recorder import Event, Recorder
+from validator.room import kept_bytes
+from validator.stage import Stage
+
+MODEL = scaled(SMALL, 1.0, {"hidden_size": 32, "seq_len": 16, "vocab_size": 64})
+
+
+def session(names=("1f1b",), m=4, **more):
+    return session_of(MODEL, Plan(num_microbatches=m), names, 2, dtype="fp32", **more)
+
+
+class Last:
+    """A last stage: its F takes 4 MB for a moment, and the loss only 4 bytes."""
+
+    stage_index = 1
+
+    def forward_one_chunk(self, _):
+        torch.ones(2**20, dtype=torch.float32)
+
+    def backward_one_chunk(self, *_, **__):
+        pass
+
+    def backward_weight_one_chunk(self, *_):
+        pass
+
+    def get_fwd_send_ops(self, _):
+        return []
+
+    get_fwd_recv_ops = get_bwd_send_ops = get_bwd_recv_ops = get_fwd_send_ops
+
+
+def test_the_last_stages_f_keeps_its_peak_of_4_mb_when_the_loss_ends_it(tmp_path):
+    recorder = Recorder(SimpleNamespace(), Beacon(tmp_path / "b", 1))
+    stage = Last()
+    recorder.listen([stage])
+    with StorageProbe([]) as probe:
+        recorder.marker = probe
+        stage.forward_one_chunk(0)
+        loss = torch.ones(1)
+        recorder.extend()
+    event = recorder.events[0]
+    assert event.kind is Kind.F
+    assert event.end == (loss.nbytes, 4 * 2**20)
+
+
+def test_the_allocators_peak_is_kept_too_and_what_others_hold_is_left_out(monkeypatch):
+    readings = iter([(100, 100), (110, 900), (120, 130)])
+    now = [0, 0]
+
+    def allocated():
+        now[:] = next(readings)
+        return now[0]
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", allocated)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: now[1])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with AllocatorProbe([torch.zeros(15)]) as probe:  # 60 bytes of 100: 40 are another play's
+        end = probe.mark()
+        assert end == (70, 860)
+        assert probe.extended(end) == (80, 860)
+
+
+def test_an_event_that_raises_after_an_error_of_the_gpu_names_its_op(tmp_path):
+    def event(done):
+        def query():
+            if done is None:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return done
+
+        return SimpleNamespace(query=query)
+
+    recorder = Recorder(SimpleNamespace(), Beacon(tmp_path / "b", 1))
+    recorder.events = [
+        Event(Kind.F, 0, 3, None, event(True)),
+        Event(Kind.B, 0, 1, None, event(None)),
+    ]
+    assert recorder.unfinished() == Op(0, Kind.B, 1)
+
+
+def test_while_compiling_a_rank_may_be_silent_for_longer_and_then_no_more(tmp_path):
+    beacon = Beacon(tmp_path / "b", 7)
+    with beacon.patient(600.0):
+        beacon.start(1, Kind.F, 2)
+        place = Beacon.read(tmp_path / "b")
+        assert (place.running, place.op, place.spare) == (RUNNING, Op(1, Kind.F, 2), 600.0)
+        assert -603.1 < place.overdue(3.0) <= -602.0
+    time.sleep(0.05)
+    place = Beacon.read(tmp_path / "b")
+    assert place.spare == 0.0
+    assert place.overdue(0.01) > 0
+
+
+def test_the_process_group_waits_3_timeouts_so_that_the_watch_names_the_op(monkeypatch):
+    found = {}
+    monkeypatch.setattr(
+        rank.distributed, "init_process_group", lambda name, **more: found.update(more, name=name)
+    )
+    rank._meet(session(device="cuda", timeout=120.0), 0, "/tmp/store")
+    assert found["name"] == "nccl"
+    assert found["timeout"].total_seconds() == 360.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[/a/gloo/pair.cc:547] Connection closed by peer",
+            "RuntimeError: Connection closed by peer",
+        ),
+        ("", "RuntimeError: no message"),
+        ("word " * 100, "RuntimeError: word"),
+    ],
+)
+def test_an_error_is_told_in_one_short_line(text, said):
+    told = rank.told(RuntimeError(text))
+    assert told.startswith(said)
+    assert len(told) < 180
+
+
+def test_cuts_side_by_side_take_16_bytes_a_parameter_and_a_buffer_for_every_receive():
+    asked = session(("1f1b", "gpipe"), device="cuda")
+    states = 16 * MODEL.num_parameters  # fp32: weight, gradient, two moments; one cut
+    for each in range(2):
+        receives = sum(op.kind.is_receive for play in asked.plays for op in play.lowered.row(each))
+        lone = 4  # microbatches, of one set of lone rows, one end a rank
+        expected = states / 2 + (receives + lone) * asked.boundary_bytes
+        assert kept_bytes(asked, each) == pytest.approx(expected)
+
+
+def test_ranks_that_share_a_gpu_take_all_of_it_together():
+    apart = session(("1f1b", "zb-v"), device="cuda")
+    shared = session(("1f1b", "zb-v"), device="cuda", transfers="staged")
+    together = kept_bytes(apart, 0) + kept_bytes(apart, 1)
+    assert kept_bytes(shared, 0) == kept_bytes(shared, 1) == pytest.approx(together)
+
+
+def test_a_rank_expects_gradients_of_the_stages_it_holds_and_of_no_others():
+    whole = {n for n, _ in Stage(MODEL, range(8), torch.float32).named_parameters()}
+    first, second = (held_names(session(device="cpu"), each) for each in range(2))
+    assert first | second == whole
+    assert not first & second
+    several = held_names(session(("1f1b", "interleaved"), device="cpu"), 0)
+    layers = {name.split(".")[1] for name in several if name.startswith("layers")}
+    assert layers == set("012345")  # 1f1b's 0 to 3, interleaved's 0, 1 and 4, 5
+
+
+def test_a_size_without_memory_is_noted_and_the_others_are_timed(monkeypatch):
+    real, notes = sweep._timed, []
+
+    def timed(layer, samples, *sizes):
+        if samples == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(layer, samples, *sizes)
+
+    monkeypatch.setattr(sweep, "_timed", timed)
+    points = sweep.sweep(MODEL, torch.device("cpu"), ("fp32",), (1, 2), (8, 16), note=notes.append)
+    assert {(p.samples, p.seq_len) for p in points} == {(1, 8), (1, 16)}
+    assert notes == [
+        f"one layer, fp32: no memory for 2 x {tokens} tokens; left out" for tokens in (8, 16)
+    ]
+
+
+def test_layers_are_timed_on_random_numbers_forward_and_backward():
+    seen = []
+
+    class Spy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            seen.append(x.detach())
+            x.register_hook(seen.append)
+            return x * self.weight
+
+    sweep._timed(Spy(), 2, 16, 32, torch.device("cpu"))
+    assert len(seen) == 2
+    for each in seen:
+        assert 0.8 < float(each.std()) < 1.2
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [(["--gpus", "2"], 3), (["--cpus", "2"], 1), (["--gpus", "2", "--warmup", "5"], 5)],
+)
+def test_gpus_warm_up_for_3_steps_unless_told(words, steps):
+    parser = argparse.ArgumentParser()
+    validate.add(parser)
+    arguments = parser.parse_args([*words, "--layers", "8"])
+    arguments.schedules = "1f1b"
+    assert validate._session(arguments, 2)[0].warmup == steps
