@@ -41,7 +41,7 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt $(VENV)/.run
 	@touch $@
 
 # The pictures of the README and docs/.
-images: $(VENV)/.run
+images: $(VENV)/.dev
 	$(BIN)/bubblescope simulate --uniform 1,2 --pp 4 --microbatches 8 --schedule gpipe \
 		--no-gantt -o docs/images/gpipe.svg
 	$(BIN)/bubblescope simulate --uniform 1,2 --pp 4 --microbatches 8 --schedule 1f1b \
@@ -63,6 +63,8 @@ images: $(VENV)/.run
 	$(BIN)/python examples/hetpipe.py --images docs/images
 	$(BIN)/python examples/elastic.py --images docs/images
 	$(BIN)/python examples/sc21_figures.py docs/images
+	$(BIN)/python examples/dashboard_pictures.py docs/images
+	$(BIN)/python examples/dashboard_scenes.py docs/images
 
 clean:
 	rm -rf $(VENV) out build dist

@@ -1,4 +1,4 @@
-"""Pictures of every page of the dashboard at 1440x900, as docs/ and README show them.
+"""Pictures of the dashboard's Explore page at 1440x900, as docs/dashboard.md shows them.
 
     python examples/dashboard_pictures.py [FOLDER]
 
@@ -16,10 +16,10 @@ from playwright.sync_api import sync_playwright
 from werkzeug.serving import make_server
 
 from dashboard.app import server
-from dashboard.pages import pages
 
 LARGE = "?v=1&model=gpt-1t&plan.pp=64&plan.tp=8&plan.num_microbatches=512&plan.recompute=full"
-SCENES = {  # name: (address, theme); the pages themselves are added
+SCENES = {  # name: (address, theme)
+    "explore": ("/", "light"),
     "explore_64_ranks": ("/" + LARGE, "light"),
     "explore_zoomed": ("/" + LARGE + "&window=[40,41.2]&ranks=[9.5,21.5]", "light"),
     "explore_bubble": ("/?v=1&bubble=[0,1.2]", "light"),
@@ -29,14 +29,13 @@ SCENES = {  # name: (address, theme); the pages themselves are added
 
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
-    own = {page.name.lower(): (page.path, "light") for page in pages().values()}
     listening = make_server("127.0.0.1", 0, server, threaded=True)
     threading.Thread(target=listening.serve_forever, daemon=True).start()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        for name, (address, scheme) in (own | SCENES).items():
+        for name, (address, scheme) in SCENES.items():
             path = folder / f"dashboard_{name}.png"
             shoot(browser, f"http://127.0.0.1:{listening.server_port}{address}", scheme, path)
             print(path)

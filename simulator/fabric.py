@@ -7,8 +7,9 @@ start at the same moment, so one flow stands for them. It crosses the links of r
 the copies are not alike, those of the most loaded one too, because all wait for the slowest.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,26 @@ def connect(
 
     `homes` says which pipeline ranks hold each stage; gradients are reduced over all of them.
     """
-    return _Wiring(job).fabric(pairs, homes or {})
+    cluster, plan = job.cluster, job.plan
+    cut = (plan.pp, plan.dp, plan.cp, plan.tp, plan.zero_stage > 0)
+    ends = (tuple(sorted(pairs)), tuple(sorted((homes or {}).items())))
+    return _connected(_Wanted((cluster.model_dump_json(), *cut), *ends, job))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a fabric depends on: jobs that differ in the rest share it."""
+
+    cut: tuple[Hashable, ...]
+    pairs: tuple[tuple[int, int], ...]
+    homes: tuple[tuple[int, tuple[int, ...]], ...]
+    job: Job = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _connected(wanted: _Wanted) -> Fabric:
+    """Looking routes up takes longer than running a small schedule on them."""
+    return _Wiring(wanted.job).fabric(wanted.pairs, dict(wanted.homes))
 
 
 class _Wiring:

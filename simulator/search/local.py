@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from simulator.kernel import compile_all
 from simulator.search.front import Front
 from simulator.search.judge import Judged, Slow, judge
 from simulator.search.known import Known
@@ -27,6 +28,7 @@ SECONDS = 0.5  # of work in one chunk, so that little is lost when a process is 
 PIECES = 4  # calls that one chunk's time is divided into, at least [1]
 GROWTH = 4  # of one call's points over those of the call before, at most [1]
 FIRST_POINTS = 8  # of the first call, whose speed is not known yet [1]
+SMALL = 500  # points of a space that is judged before Numba would be loaded [1]
 MOST_POINTS = 1024  # of one call, for its front is that of the call's beginning [1]
 
 
@@ -86,6 +88,8 @@ def work(task: Task, chunk: Chunk, front: Front, known: Known) -> Answer:
 
     `known` is what this process worked out before.
     """
+    if task.space.num_points > SMALL:
+        compile_all()
     start = perf_counter()
     pieces: list[Judged] = []
     at, size = chunk.first, chunk.size

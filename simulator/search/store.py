@@ -175,7 +175,7 @@ def opened(path: Path | None, about: Mapping[str, str]) -> Iterator[Store]:
             cannot be written.
     """
     name = "" if path is None else str(path)
-    place = "" if path is None else str(path.absolute())  # ":memory:" is a file's name here
+    place = "" if path is None else str(Path(path).absolute())  # ":memory:" is a file's name here
     try:
         connection = sqlite3.connect(place, timeout=0, isolation_level=None)
     except sqlite3.Error as error:
