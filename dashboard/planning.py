@@ -13,6 +13,7 @@ from dashboard.state import State, encode
 from simulator.checks import Count
 from simulator.load import load_cluster, preset_names
 from simulator.search.front import Front
+from simulator.search.local import MARGIN
 from simulator.search.run import Progress
 from simulator.search.space import KNOBS, Space, plan_at, point, space_of
 from simulator.search.store import COLUMNS, Store
@@ -36,7 +37,6 @@ __all__ = [
 MOST_POINTS = 10_000_000  # of a search on a page [1]
 MOST_FRONT = 400  # points of the front that travel to the page [1]
 LISTED = 25  # plans in the table [1]
-MARGIN = 0.05  # plans this much slower than the best are simulated whatever the bound says [1]
 BY = {"tokens": "throughput", "headroom": "free memory", "cost": "cost per token"}
 
 KNOBS_TYPED = ("tp", "pp", "vpp", "micro_batch_size")  # lists of numbers, typed

@@ -14,7 +14,7 @@ from simulator.commands.spaces import add_space_options, simulate_line, space_fr
 from simulator.commands.sweeps import counted, csv_bytes, distinct, sweep_of
 from simulator.load import dump_job
 from simulator.search.front import Front
-from simulator.search.local import Here, Processes, Task, Team, grown
+from simulator.search.local import MARGIN, Here, Processes, Task, Team, grown
 from simulator.search.run import Outcome, Progress, search
 from simulator.search.space import KNOBS, job_at
 from simulator.search.store import Store, opened
@@ -23,7 +23,6 @@ from traces.replacing import replace_bytes
 
 __all__ = ["add", "run"]
 
-MARGIN = 0.05  # plans this much slower than the best are simulated whatever the bound says [1]
 FEW = 5_000  # points that are judged before a second process would have started [1]
 LINE_EVERY = 5.0  # between two lines of progress where there is no terminal [s]
 MOST_PROCESSES = 4  # for each core [1]

@@ -22,12 +22,24 @@ from simulator.search.known import Known
 from simulator.search.space import Space
 from simulator.search.store import COLUMNS
 
-__all__ = ["Answer", "Chunk", "Here", "Processes", "Task", "Team", "grown", "joined", "work"]
+__all__ = [
+    "MARGIN",
+    "Answer",
+    "Chunk",
+    "Here",
+    "Processes",
+    "Task",
+    "Team",
+    "grown",
+    "joined",
+    "work",
+]
 
 SECONDS = 0.5  # of work in one chunk, so that little is lost when a process is killed [s]
 PIECES = 4  # calls that one chunk's time is divided into, at least [1]
 GROWTH = 4  # of one call's points over those of the call before, at most [1]
 FIRST_POINTS = 8  # of the first call, whose speed is not known yet [1]
+MARGIN = 0.02  # plans this much slower than the best are simulated whatever the bound says [1]
 SMALL = 500  # points of a space that is judged before Numba would be loaded [1]
 MOST_POINTS = 1024  # of one call, for its front is that of the call's beginning [1]
 
