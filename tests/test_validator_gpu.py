@@ -108,12 +108,12 @@ def test_while_compiling_a_rank_may_be_silent_for_longer_and_then_no_more(tmp_pa
     assert place.overdue(0.01) > 0
 
 
-def test_the_process_group_waits_3_timeouts_so_that_the_watch_names_the_op(monkeypatch):
+def test_the_process_group_waits_3_timeouts_so_that_the_watch_names_the_op(monkeypatch, tmp_path):
     found = {}
     monkeypatch.setattr(
         rank.distributed, "init_process_group", lambda name, **more: found.update(more, name=name)
     )
-    rank._meet(session(device="cuda", timeout=120.0), 0, "/tmp/store")
+    rank._meet(session(device="cuda", timeout=120.0), 0, str(tmp_path / "store"))
     assert found["name"] == "nccl"
     assert found["timeout"].total_seconds() == 360.0
 
