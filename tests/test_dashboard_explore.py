@@ -152,6 +152,15 @@ def test_the_critical_path_is_on_a_switch(watched, url):
     watched.wait("window.location.search.includes('critical=true')")
 
 
+def test_a_switch_in_the_same_moment_as_a_resize_is_not_lost(watched, url):
+    page = opened(watched, url)
+    page.evaluate(
+        "dash_clientside.set_props('explore-run', {relayoutData: {autosize: true}});"
+        "dash_clientside.set_props('explore-critical', {checked: true});"
+    )
+    watched.wait("window.location.search.includes('critical=true')")
+
+
 def test_65536_ops_draw_as_an_image_and_as_ops_when_zoomed(watched, url):
     query = "?v=1&model=gpt-1t&plan.pp=64&plan.tp=8&plan.num_microbatches=512&plan.recompute=full"
     page = watched.page

@@ -109,16 +109,15 @@
       page.ranks = null;
       page.bubble = null;
     }
-    if (by("explore-run.relayoutData") && page.job === words) {
+    if (by("explore-run.relayoutData") && relayout && page.job === words) {
       const seen = windowOf(relayout, meta().per_si || 1);
       const rows = "yaxis.range[0]" in relayout
         ? [Math.min(relayout["yaxis.range[0]"], relayout["yaxis.range[1]"]),
           Math.max(relayout["yaxis.range[0]"], relayout["yaxis.range[1]"])]
         : undefined;
-      if (seen === undefined && rows === undefined) return quiet();
       if (seen !== undefined) page.window = seen;
       if (rows !== undefined) page.ranks = rows;
-      scope = "view";
+      if (seen !== undefined || rows !== undefined) scope = "view"; // else it was resized
     }
     if (by("explore-whole.n_clicks") && page.sent !== null) { page.window = null; page.ranks = null; scope = "view"; }
     if (by("explore-critical.checked")) scope = "view";
