@@ -21,8 +21,6 @@ from simulator.network import Route
 
 __all__ = ["Fabric", "Ring", "connect", "gpus_of_plan", "ideal"]
 
-Key = tuple[str, int, int]  # kind of link, node or GPU, NIC
-
 
 class Ring(NamedTuple):
     """A data-parallel collective of one stage."""
@@ -86,22 +84,36 @@ def _connected(wanted: _Wanted) -> Fabric:
 
 
 class _Wiring:
-    """Numbers the links of one job as its routes need them. A class only to hold that numbering."""
+    """Numbers the links of one job as its routes need them. A class only to hold that numbering.
+
+    A link's key counts ports out and in, by GPU; NICs out and in, by node and NIC; and uplinks out
+    and in, by node.
+    """
 
     def __init__(self, job: Job) -> None:
         self.cluster, self.plan = job.cluster, job.plan
         self.gpus = gpus_of_plan(self.plan.pp, self.plan.dp, self.plan.cp, self.plan.tp)
-        slots = min(self.cluster.nics_per_node, self.cluster.gpus_per_node)
-        self.node, local = np.divmod(np.arange(self.plan.num_gpus), self.cluster.gpus_per_node)
-        self.nic = local * slots // self.cluster.gpus_per_node
+        self.slots = min(self.cluster.nics_per_node, self.cluster.gpus_per_node)
+        gpu = np.arange(self.plan.num_gpus)
+        self.node, local = np.divmod(gpu, self.cluster.gpus_per_node)
+        nic = local * self.slots // self.cluster.gpus_per_node
+        nodes = int(self.node[-1]) + 1
+        sizes = np.repeat([len(gpu), nodes * self.slots, nodes], 2)
+        self.start = np.cumsum([0, *sizes])
+        at = (gpu, self.node * self.slots + nic, self.node)
+        keys = [begin + at[row // 2] for row, begin in enumerate(self.start[:-1])]
+        self.port, self.nic, self.uplink = (np.stack(keys[2 * k : 2 * k + 2]) for k in range(3))
         intra, inter = self.cluster.intra_node, self.cluster.inter_node
         total = inter.bandwidth * inter.efficiency * self.cluster.nics_per_node
-        self.rate = {
-            "port": intra.bandwidth * intra.efficiency,
-            "nic": total / slots,
-            "uplink": total / self.cluster.oversubscription,
-        }
-        self.links: dict[Key, int] = {}
+        rates = (
+            intra.bandwidth * intra.efficiency,
+            total / self.slots,
+            total / self.cluster.oversubscription,
+        )
+        self.rate = np.repeat(np.repeat(rates, 2), sizes)
+        each = (self.node, np.repeat(np.arange(nodes), self.slots), np.arange(nodes))
+        self.node_of = np.concatenate([one for one in each for _ in range(2)])
+        self.links: dict[int, int] = {}
 
     def fabric(
         self, pairs: Iterable[tuple[int, int]], homes: Mapping[int, tuple[int, ...]]
@@ -109,102 +121,96 @@ class _Wiring:
         sends = {(a, b): self._send(a, b) for a, b in sorted(pairs)}
         split = self.plan.zero_stage > 0
         collective = Collective.REDUCE_SCATTER if split else Collective.ALL_REDUCE
-        rings = {ranks: self._ring(ranks, collective) for ranks in sorted(set(homes.values()))}
-        gathers = {ranks: self._ring(ranks, Collective.ALL_GATHER) for ranks in rings}
+        rings = {ranks: self._rings(ranks, collective) for ranks in sorted(set(homes.values()))}
         return Fabric(
-            tuple(self.rate[kind.split()[0]] for kind, _, _ in self.links),
+            tuple(self.rate[list(self.links)].tolist()),
             tuple(self._name(key) for key in self.links),
             sends,
-            {stage: rings[ranks] for stage, ranks in homes.items()},
-            {stage: gathers[ranks] for stage, ranks in homes.items()},
+            {stage: rings[ranks][0] for stage, ranks in homes.items()},
+            {stage: rings[ranks][1] for stage, ranks in homes.items()},
         )
 
-    def _link(self, key: Key) -> int:
+    def _link(self, key: int) -> int:
         return self.links.setdefault(key, len(self.links))
 
-    def _name(self, key: Key) -> str:
-        kind, at, nic = key
-        what, way = kind.split()
-        if what == "port":
+    def _name(self, key: int) -> str:
+        row = int(np.searchsorted(self.start, key, side="right")) - 1
+        at, way = key - int(self.start[row]), ("out", "in")[row % 2]
+        if row < 2:
             return f"GPU {at} port {way}"
-        return f"node {at} uplink {way}" if what == "uplink" else f"node {at} NIC {nic} {way}"
+        if row > 3:
+            return f"node {at} uplink {way}"
+        return f"node {at // self.slots} NIC {at % self.slots} {way}"
 
-    def _path(self, source: int, target: int) -> list[Key]:
-        """The links between two GPUs."""
-        a, b = int(self.node[source]), int(self.node[target])
-        if a == b:
-            return [("port out", source, 0), ("port in", target, 0)]
-        path = [("nic out", a, int(self.nic[source])), ("nic in", b, int(self.nic[target]))]
+    def _paths(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The links between pairs of GPUs, shape (2 or 4, num_pairs), -1 where there is none."""
+        near = self.node[sources] == self.node[targets]
+        rows = [
+            np.where(near, self.port[way, ends], self.nic[way, ends])
+            for way, ends in enumerate((sources, targets))
+        ]
         if self.cluster.oversubscription > 1:
-            path += [("uplink out", a, 0), ("uplink in", b, 0)]
-        return path
+            for way, ends in enumerate((sources, targets)):
+                rows.append(np.where(near, -1, self.uplink[way, ends]))
+        return np.stack(rows)
 
     def _send(self, source: int, target: int) -> Route:
         """Route of a boundary tensor between two pipeline ranks: its most loaded copy."""
-        ends = zip(
-            self.gpus[source].ravel().tolist(), self.gpus[target].ravel().tolist(), strict=True
-        )
-        paths = [self._path(a, b) for a, b in ends]
-        copies: dict[Key, int] = {}
-        for path in paths:
-            for key in path:
-                copies[key] = copies.get(key, 0) + 1
-
-        def load(path: list[Key]) -> float:
-            return max(copies[key] / self.rate[key[0].split()[0]] for key in path)
-
-        crossed = dict.fromkeys([*paths[0], *max(paths, key=load)])
-        near = all(key[0].startswith("port") for key in crossed)
+        paths = self._paths(self.gpus[source].ravel(), self.gpus[target].ravel())
+        copies = np.bincount(paths[paths >= 0], minlength=len(self.rate))
+        load = np.where(paths >= 0, (copies / self.rate)[paths], 0.0).max(axis=0)
+        crossed = dict.fromkeys([*paths[:, 0].tolist(), *paths[:, int(load.argmax())].tolist()])
+        keys = [key for key in crossed if key >= 0]
+        near = max(keys) < self.start[2]
         latency = (self.cluster.intra_node if near else self.cluster.inter_node).latency
         return Route(
-            tuple(self._link(key) for key in crossed),
-            tuple(float(copies[key]) for key in crossed),
+            tuple(self._link(key) for key in keys),
+            tuple(copies[keys].astype(float).tolist()),
             latency,
         )
 
-    def _ring(self, ranks: tuple[int, ...], collective: Collective) -> Ring:
-        """A collective over these ranks' data-parallel peers, all tensor-parallel peers at once.
+    def _rings(self, ranks: tuple[int, ...], reduction: Collective) -> tuple[Ring, Ring]:
+        """Reducing and gathering over these ranks' data-parallel peers, all tensor peers at once.
 
         Each member of a ring sends to the next; within a node over its port, between nodes over as
         many NICs as the group has members there, each taking an equal share of the ring.
         """
         groups = self.gpus[list(ranks)].reshape(-1, self.plan.tp).T  # (tp, members)
         members = groups[0]
-        share = bytes_on_wire(collective, 1.0, len(members))
-        if len(members) == 1:
-            return Ring(Route((), (), 0.0), share)
-        spanned = len(np.unique(self.node[members]))
-        latency = collective_latency(
-            collective, len(members), spanned, self.cluster.intra_node, self.cluster.inter_node
+        many, spanned = len(members), len(np.unique(self.node[members]))
+        load = {} if many == 1 else self._loads(groups, spanned)
+        keys, shares = tuple(self._link(key) for key in load), tuple(load.values())
+        intra, inter = self.cluster.intra_node, self.cluster.inter_node
+        first, second = (
+            Ring(
+                Route(keys, shares, collective_latency(one, many, spanned, intra, inter)),
+                bytes_on_wire(one, 1.0, many),
+            )
+            for one in (reduction, Collective.ALL_GATHER)
         )
-        loads: dict[int, dict[Key, float]] = {}  # by node
-        for group in groups:
-            nodes, counts = np.unique(self.node[group], return_counts=True)
-            inside = dict(zip(nodes.tolist(), counts.tolist(), strict=True))
-            for gpu in group.tolist():
-                node = int(self.node[gpu])
-                load = loads.setdefault(node, {})
-                if inside[node] > 1:
-                    load["port out", gpu, 0] = load["port in", gpu, 0] = 1.0
-                if spanned > 1:
-                    self._add_network(load, gpu, 1.0 / inside[node])
-        chosen = loads[int(self.node[members[0]])] | max(loads.values(), key=self._slowest)
-        load = {key: share for key, share in chosen.items() if self._counts(key, members)}
-        links = tuple(self._link(key) for key in load)
-        return Ring(Route(links, tuple(load.values()), latency), share)
+        return first, second
 
-    def _add_network(self, load: dict[Key, float], gpu: int, share: float) -> None:
-        """A GPU's share of its ring, in and out of its node."""
-        node, nic = int(self.node[gpu]), int(self.nic[gpu])
-        uplinks = [("uplink out", node, 0), ("uplink in", node, 0)]
-        ends = [("nic out", node, nic), ("nic in", node, nic)]
-        for key in ends + (uplinks if self.cluster.oversubscription > 1 else []):
-            load[key] = load.get(key, 0.0) + share
+    def _loads(self, groups: NDArray[np.int64], spanned: int) -> dict[int, float]:
+        """What rings put on the links of the first member's node and of the slowest node. [1]
 
-    def _slowest(self, load: dict[Key, float]) -> float:
-        """Time that a node needs for each byte of its rings. [s/byte]"""
-        return max(share / self.rate[key[0].split()[0]] for key, share in load.items())
-
-    def _counts(self, key: Key, members: NDArray[np.int64]) -> bool:
-        """Of the ports, those of one ring are enough: the peers' are alike."""
-        return not key[0].startswith("port") or key[1] in members
+        `groups` are the GPUs of each ring, shape (tp, members).
+        """
+        node = self.node[groups]
+        one = node + np.arange(len(groups))[:, None] * (node.max() + 1)
+        inside = np.bincount(one.ravel())[one]  # members of the ring on the same node
+        load = np.zeros(len(self.rate))
+        for way in range(2):
+            load[self.port[way, groups[inside > 1]]] = 1.0
+            if spanned > 1:
+                lines = [self.nic, self.uplink][: 2 if self.cluster.oversubscription > 1 else 1]
+                for line in lines:
+                    np.add.at(load, line[way, groups], 1.0 / inside)
+        used = np.flatnonzero(load)
+        slowest = np.zeros(len(self.node))
+        np.maximum.at(slowest, self.node_of[used], load[used] / self.rate[used])
+        nodes = node.ravel()
+        worst = nodes[slowest[nodes].argmax()]
+        load[self.port[:, groups[1:]]] = 0.0  # those of one ring are enough: the peers' are alike
+        nearby = self.node_of[used]
+        chosen = used[((nearby == node[0, 0]) | (nearby == worst)) & (load[used] > 0)]
+        return dict(zip(chosen.tolist(), load[chosen].tolist(), strict=True))

@@ -106,18 +106,21 @@ def _sharded(unit: Unit, job: Job) -> tuple[float, float]:
 def add_sharding(seconds: Column, tensor: Column, job: Job) -> None:
     """Add what zero_stage 2 or 3 gathers and reduces to each stage's ops."""
     model, plan = job.model, job.plan
-    layer = layer_parameters(model, plan.tp, plan.ep)
+    layer = alone = layer_parameters(model, plan.tp, plan.ep)
     if plan.ep > 1:  # experts cross smaller groups: as many bytes as if they were fewer
         layer -= expert_parameters(model, plan.tp, plan.ep) * _less(plan.shards, plan.ep)
     counts = job.layers_per_stage
     rests = [
-        whole - layer_parameters(model, plan.tp, plan.ep) * layers
-        for whole, layers in zip(stage_parameters(job), counts, strict=True)
+        whole - alone * layers for whole, layers in zip(stage_parameters(job), counts, strict=True)
     ]
+    known: dict[Unit, tuple[float, ...]] = {}  # stages are alike but for the ends
     for stage, (layers, rest) in enumerate(zip(counts, rests, strict=True)):
         ahead, back = (float(seconds[kind, stage]) / max(1, layers) for kind in (Kind.F, Kind.B))
-        forward, backward = _sharded(Unit(layers, layer, max(0.0, rest), ahead, back), job)
-        casts = _cast_seconds(layer * layers + max(0.0, rest), job)
+        unit = Unit(layers, layer, max(0.0, rest), ahead, back)
+        if unit not in known:
+            held = layer * layers + unit.rest
+            known[unit] = *_sharded(unit, job), *_cast_seconds(held, job)
+        forward, backward, *casts = known[unit]
         seconds[Kind.F, stage] += casts[0]
         seconds[[Kind.B, Kind.W], stage] += casts[1]
         for table in (seconds, tensor):

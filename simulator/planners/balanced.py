@@ -90,24 +90,29 @@ def spread(
     fixed[0] += parts.embedding
     fixed[-1] += parts.head
     layers = [1] * num_stages
-    open_stages = [[s for s in group if most is None or most[s] > 1] for group in groups]
+    busy = [  # of each rank, its stages that may take more, the one with the least to do first
+        [(fixed[s] + parts.layer, -s) for s in group if most is None or most[s] > 1]
+        for group in groups
+    ]
+    for stages in busy:
+        heapq.heapify(stages)
     held, more = [len(group) for group in groups], [sum(fixed[s] for s in g) for g in groups]
     heap = [
-        (more[at] + (held[at] + 1) * parts.layer, -at)
-        for at, free in enumerate(open_stages)
-        if free
+        (more[at] + (held[at] + 1) * parts.layer, -at) for at, stages in enumerate(busy) if stages
     ]
     heapq.heapify(heap)
     for _ in range(num_layers - num_stages):
         if not heap:
             raise ValueError(_no_room(num_layers, most or ()))
         at = -heap[0][1]
-        stages = open_stages[at]
-        stage = min(stages, key=lambda s: (fixed[s] + layers[s] * parts.layer, -s))
+        stages = busy[at]
+        stage = -stages[0][1]
         layers[stage] += 1
         held[at] += 1
         if most is not None and layers[stage] == most[stage]:
-            stages.remove(stage)
+            heapq.heappop(stages)
+        else:
+            heapq.heapreplace(stages, (fixed[stage] + layers[stage] * parts.layer, -stage))
         if stages:
             heapq.heapreplace(heap, (more[at] + (held[at] + 1) * parts.layer, -at))
         else:

@@ -7,7 +7,7 @@ knobs that are still open take values that no rule forbids.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from math import inf, prod
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.costs import Costs
+from simulator.frameworks import load_framework
 from simulator.job import Job, Plan
 from simulator.schedules import recipe_of
 from simulator.search.bound import step_bound
@@ -107,10 +108,9 @@ def _leaves(
         rest = [knob for later in GROUPS[group + 1 :] for knob in later]
         block = prod(len(getattr(space, k)) for k in (*rest, "layer_split", "schedule"))
         choices = product(*(getattr(space, knob) for knob in GROUPS[group]))
-        for at, choice in enumerate(choices):
+        least, most = max(0, first - base) // block, -(-(stop - base) // block)
+        for at, choice in enumerate(islice(choices, least, most), least):
             start, end = max(first, base + at * block), min(stop, base + (at + 1) * block)
-            if start >= end:
-                continue
             more = values | dict(zip(GROUPS[group], choice, strict=True))
             try:
                 check(more, group)
@@ -131,6 +131,7 @@ class _Leaf:
         self.jobs = {"even": self._job(even_job, named), "balanced": self._job(uneven_job, named)}
         self.costs: dict[tuple[int, ...], tuple[Job, Costs]] = {}
         self.bounds: dict[object, float] = {}
+        self.slack = load_framework(space.job.plan.framework).allocator_slack
         size = len(space.layer_split) * len(space.schedule)
         self.base = _number(space, values) * size
 
@@ -180,7 +181,7 @@ class _Leaf:
         return self._bounded(index, *self.costs[layers], shape)
 
     def _bounded(self, index: int, job: Job, costs: Costs, shape: Shape) -> Candidate | str:
-        parts = least_peaks(shape, costs)
+        parts = least_peaks(shape, costs, self.slack)
         peak = np.sum(list(parts.values()), axis=0)
         room = job.cluster.gpu.memory - float(peak.max()) * (1 - ROUNDING)
         if room < 0:

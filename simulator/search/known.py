@@ -32,7 +32,7 @@ class Known:
 
     layers: dict[Key, LayerCosts] = field(default_factory=dict)
     parts: dict[Key, Parts] = field(default_factory=dict)
-    splits: dict[Key, tuple[int, ...] | str] = field(default_factory=dict)
+    splits: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     shapes: dict[Key, tuple[Shape | str, ...]] = field(default_factory=dict)
     statics: dict[Key, tuple[float, float, float]] = field(default_factory=dict)
     lines: dict[Key, Lines] = field(default_factory=dict)
@@ -80,14 +80,15 @@ class Known:
         """The balanced layers of a job on these homes, or the rule that forbids them."""
         halves = (shape.has_whole, shape.has_halves)
         of_parts = (*_layer_key(job), halves)
-        key = (of_parts, job.plan.pp, job.plan.vpp, shape.stage.tobytes())
-        if key not in self.splits:
-            try:
-                if of_parts not in self.parts:
-                    self.parts[of_parts] = part_seconds(job)
-                self.splits[key] = balanced_layers(job, self.parts[of_parts])
-            except ValueError as error:
-                self.splits[key] = reason(error)
+        try:
+            if of_parts not in self.parts:
+                self.parts[of_parts] = part_seconds(job)
+            parts = self.parts[of_parts]
+            key = (parts, job.plan.pp, job.plan.vpp, shape.stage.tobytes())
+            if key not in self.splits:
+                self.splits[key] = balanced_layers(job, parts)
+        except ValueError as error:
+            return reason(error)
         return self.splits[key]
 
     def wire(self, job: Job, shape: Shape) -> Wires:

@@ -41,7 +41,7 @@ GROWTH = 4  # of one call's points over those of the call before, at most [1]
 FIRST_POINTS = 8  # of the first call, whose speed is not known yet [1]
 MARGIN = 0.02  # plans this much slower than the best are simulated whatever the bound says [1]
 SMALL = 500  # points of a space that is judged before Numba would be loaded [1]
-MOST_POINTS = 1024  # of one call, for its front is that of the call's beginning [1]
+MOST_POINTS = 8192  # of one call, for its front is that of the call's beginning [1]
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,10 @@ def shape_of(plan: Plan) -> Shape:
     )
 
 
-def least_peaks(shape: Shape, costs: Costs) -> dict[str, Column]:
+def least_peaks(shape: Shape, costs: Costs, slack: float = 0.0) -> dict[str, Column]:
     """Bytes that each rank holds at the fullest of the noted moments, by part, shape (pp,).
+
+    `slack` is what the allocator holds beside what is in use, part of that [1].
 
     A rank holds this at some moment of its row, so its peak is at least the parts' sum: F takes its
     stage's activations when it starts, B and I take what they recompute, and a rank's ops run one
@@ -121,12 +123,15 @@ def least_peaks(shape: Shape, costs: Costs) -> dict[str, Column]:
         transient = costs.transient_bytes[stage][np.arange(len(stage)), shape.running]
         held += np.where(shape.running >= 0, transient, 0.0)
     once = np.where(shape.count > 0, 1.0, 0.0)
-    return {
+    parts = {
         "weights": (once * costs.weight_bytes[stage]).sum(axis=1),
         "gradients": (once * costs.gradient_bytes[stage]).sum(axis=1),
         "optimizer states": (once * costs.optimizer_bytes[stage]).sum(axis=1),
         "activations": held.max(axis=0),
     }
+    if slack:
+        parts["allocator slack"] = slack * np.sum(list(parts.values()), axis=0)
+    return parts | {"context and buffers": np.repeat(costs.fixed_bytes, len(stage))}
 
 
 def _shape(rows: Schedule) -> Shape:
@@ -172,11 +177,10 @@ def _alone(rows: Schedule, stage: NDArray[np.integer]) -> NDArray[np.int64]:
     """How many forwards, and backwards that others wait for, run by themselves."""
     alone = ~rows.paired
     alone[1:] &= ~rows.paired[:-1]
+    key = rows.rank.astype(np.int64) * rows.num_stages + rows.stage
     found = []
-    for kinds in ((Kind.F,), (Kind.B, Kind.I)):
-        ops = alone & np.isin(rows.kind, kinds)
-        key = rows.rank[ops].astype(np.int64) * rows.num_stages + rows.stage[ops]
-        number = np.bincount(key, minlength=rows.num_ranks * rows.num_stages)
+    for ops in (rows.kind == Kind.F, (rows.kind == Kind.B) | (rows.kind == Kind.I)):
+        number = np.bincount(key[alone & ops], minlength=rows.num_ranks * rows.num_stages)
         found.append(np.take_along_axis(number.reshape(rows.num_ranks, -1), stage, axis=1))
     return np.stack(found)
 
