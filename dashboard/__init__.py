@@ -9,11 +9,14 @@ How to add a page, as `compare`:
    The controls must show the state that it is given: it also draws the page after back, forward
    and a pasted address. Ids of the page's components are constants "compare-..." at its top.
 3. `dashboard/callbacks/compare.py`: `register(app)`, callbacks of three lines without arithmetic.
-   A callback fires once when the page is put in. A callback that draws a figure takes
-   `Input(ids.theme_of("compare"), "data")`, a store that the shell puts beside the page, and
-   `look(theme)` gives its colours. All inputs of a callback must be on the page. Write the page's
-   state with `Output(ids.QUERY, "data", allow_duplicate=True)` and `state.encode(...)`: the shell
-   puts it into the address. Another page is opened by a plain link, `href="/" + encode(state)`.
+   A callback fires once when the page is put in. A callback that draws a figure or writes the
+   address takes `Input(ids.visit_of("compare"), "data")`, a store that the shell puts beside the
+   page; `visit_of(data).look` of `dashboard.visit` gives its colours. All inputs of a callback must
+   be on the page. Write the page's state with `Output(ids.QUERY, "data", allow_duplicate=True)` and
+   `address(state, visit)`: the shell puts it into the address. Another page is opened by a plain
+   link, `href="/" + encode(state)`.
+   A browser drops an answer when it has asked the same callback again, and tells changes of one
+   moment together: compute from the values that are sent, not from which of them has changed.
 4. `dashboard/figures/<figure>.py`: `figure(..., look)`, pure: a `go.Figure`, or, where it must be
    quick, a table of `dashboard.figures.spec`. `dashboard.theme.frame` and `axis` begin its layout.
    Show it in `dcc.Graph(config=GRAPH)` of `dashboard.layout.graph`.

@@ -3,11 +3,12 @@
 import hashlib
 from typing import Any
 
-from dash import no_update
+from dash import Patch, no_update
 
 from dashboard.exploration import ExploreState
 from dashboard.figures import grid, split, timeline
 from dashboard.figures.detail import Window
+from dashboard.figures.marks import BUBBLE, CHAIN, bubble_marks
 from dashboard.layout.headline import headline, legend, split_key
 from dashboard.layout.inspector import bubble_at, gap_buttons, hint, inspected
 from dashboard.links import link_use
@@ -22,33 +23,43 @@ LINK_BINS = 600
 
 
 def answer(
-    state: ExploreState, look: Look, *, whole: bool, there: object = None
+    state: ExploreState, look: Look, *, scope: str = "all", there: object = None
 ) -> tuple[Any, ...]:
-    """The timeline alone, or with all that stands around it, but for what is `there` already.
+    """The timeline with all that stands around it, but for what is `there` already.
 
     Timeline, headline, legend, split, its key, GPU grid, longest gaps, inspector, the timeline's
-    style; then what is there now, by which the next answer is shorter.
+    style; then what is there now, by which the next answer is shorter. Of scope "view" timeline and
+    inspector alone, of scope "bubble" the inspector and what is pointed out on the timeline.
 
     Raises:
         ValueError: the job cannot run.
     """
     run = run_of(state.choice)
     assert run.job is not None
-    figure = view_figure(run, state, look)
     before = there if isinstance(there, dict) else {}
-    if not whole:
-        return (figure, *(no_update,) * 8, before)
+    spoken = "hint" if state.bubble is None else f"{key_of(state)} {state.bubble}"
+    words: Any = no_update
+    if before.get("words") != spoken:
+        words = hint() if state.bubble is None else inspected(run, *state.bubble)
+    if scope == "bubble":
+        return (
+            pointed(run, state),
+            *(no_update,) * 6,
+            words,
+            no_update,
+            before | {"words": spoken},
+        )
+    figure = view_figure(run, state, look)
+    if scope == "view":
+        return (figure, *(no_update,) * 6, words, no_update, before | {"words": spoken})
     kinds, high = timeline.legend(run.timeline), timeline.height(run.timeline.num_ranks)
     now = {
         "legend": str(kinds),
         "grid": grid.key_of(run.job, look, state.group),
-        "words": "hint" if state.bubble is None else f"{key_of(state)} {state.bubble}",
+        "words": spoken,
         "height": high,
     }
     fresh = {name for name, key in now.items() if before.get(name) != key}
-    words: Any = no_update
-    if "words" in fresh:
-        words = hint() if state.bubble is None else inspected(run, *state.bubble)
     return (
         figure,
         headline(run.report, state.tokens, state.price),
@@ -75,9 +86,27 @@ def view_figure(run: Run, state: ExploreState, look: Look) -> Any:  # noqa: ANN4
         critical_path=state.critical,
         bubble=bubble,
     )
-    key = key_of(state)
-    per = time_unit(run.timeline.makespan).per_si
-    figure["layout"] |= {"uirevision": f"{key}{window}", "meta": {"key": key, "per_si": per}}
+    key, layout = key_of(state), figure["layout"]
+    layout["uirevision"] = f"{key}{window}"
+    layout["meta"] = {  # what assets/explore.js tells the reader's own zoom by
+        "key": key,
+        "per_si": time_unit(run.timeline.makespan).per_si,
+        "x": layout["xaxis"]["range"],
+        "y": layout["yaxis"]["range"],
+        "window": state.window,
+        "ranks": state.ranks,
+    }
+    return figure
+
+
+def pointed(run: Run, state: ExploreState) -> Patch:
+    """The change of the timeline that points out the state's bubble and what led to it."""
+    bubble = bubble_at(run, *state.bubble) if state.bubble is not None else None
+    figure = Patch()
+    marks = bubble_marks(bubble, time_unit(run.timeline.makespan))
+    for place, corners in zip((BUBBLE, CHAIN), marks, strict=True):
+        for name, values in corners.items():
+            figure["data"][place][name] = values
     return figure
 
 

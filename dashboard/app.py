@@ -70,7 +70,7 @@ def _warm_up(app: Dash) -> None:
     from dashboard.answer import answer
     from dashboard.exploration import ExploreState
 
-    answer(ExploreState(), LIGHT, whole=True)
+    answer(ExploreState(), LIGHT)
     app.server.test_client().get(PLOTLY, headers={"Accept-Encoding": "gzip"})
 
 

@@ -31,8 +31,9 @@ def main(folder: Path) -> None:
     task = json.loads((folder / ASKED).read_bytes())
     work = {"search": _search, "optimize": _optimize}[task["what"]]
     telling = _Telling(folder)
-    threading.Thread(target=_watch, args=(folder, telling), daemon=True).start()
+    watching = threading.Thread(target=_watch, args=(folder, telling), daemon=True)
     try:
+        watching.start()
         work(task["asked"], folder, telling.tell)
         telling.end("done")
     except KeyboardInterrupt:
@@ -75,7 +76,6 @@ def _watch(folder: Path, telling: _Telling) -> None:
         time.sleep(LOOK)
         reason = _reason(folder, begin)
         if reason is None:
-            os.utime(folder / BEAT)
             continue
         telling.reason = reason
         _thread.interrupt_main()
@@ -86,8 +86,9 @@ def _watch(folder: Path, telling: _Telling) -> None:
 
 
 def _reason(folder: Path, begin: float) -> str | None:
-    """Why a job should end now, if it should."""
+    """Why a job should end now, if it should; else a sign of life."""
     try:
+        os.utime(folder / BEAT)
         if (folder / CANCEL).exists():
             return "cancelled"
         if time.time() - (folder / ALIVE).stat().st_mtime > ABANDONED:

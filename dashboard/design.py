@@ -12,6 +12,7 @@ from dashboard.improvement import MOST_OPS, Asked, placement
 from dashboard.limits import MOST_PASTE, require_work
 from dashboard.shelf import Token
 from dashboard.state import State
+from dashboard.stuck import stuck
 from simulator.checks import Count, NotNegative, Positive
 from simulator.dialects import is_lowered
 from simulator.errors import validated
@@ -45,6 +46,7 @@ class DesignState(State):
     limit: Positive | None = Field(None, description="most forwards held [microbatches]")
     seconds: Positive = Field(20.0, le=120, description="that the optimiser takes at most [s]")
     job: Token | None = Field(None, description="the optimiser's run")
+    view: tuple[NotNegative, NotNegative] | None = Field(None, description="time in view [t]")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,7 +94,8 @@ def played(text: str, times: tuple[float, float, float], latency: float) -> Draf
             plan, forward, input_grad + weight_grad, weight_grad=weight_grad, latency=latency
         )
     except Deadlock as error:
-        spots = _stuck(schedule, error.grid)
+        small = schedule.num_ops <= MOST_CELLS  # else no grid is shown
+        spots = (stuck(schedule) if small else ()) or _drawn(schedule, error.grid)
         return Draft(schedule=schedule, run=None, error=str(error), spots=spots)
     except ValueError as error:
         return Draft(schedule=schedule, run=None, error=str(error))
@@ -194,8 +197,8 @@ def _cell(message: str) -> tuple[tuple[int, int], ...]:
     return ((int(found[1]), int(found[2])),) if found else ()
 
 
-def _stuck(schedule: Schedule, drawn: str) -> tuple[tuple[int, int], ...]:
-    """Where each rank stands, from the drawing of a deadlock, which marks it in brackets."""
+def _drawn(schedule: Schedule, drawn: str) -> tuple[tuple[int, int], ...]:
+    """Where ranks stand, from the drawing of a deadlock, which marks the first 16 in brackets."""
     spots = []
     for rank, text in _STUCK.findall(drawn):
         items = schedule.items(int(rank))

@@ -26,4 +26,5 @@ class ExploreState(Choice):
     @property
     def choice(self) -> Choice:
         """The job alone."""
-        return Choice(**{name: getattr(self, name) for name in Choice.model_fields})
+        names = set(Choice.model_fields) - {"theme"}
+        return Choice(**{name: getattr(self, name) for name in names})

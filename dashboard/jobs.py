@@ -31,7 +31,7 @@ __all__ = [
 MOST_SECONDS = 600.0  # of one job [s]
 MOST_RUNNING = 4  # jobs on one server [1]
 ABANDONED = 90.0  # without a page that asks, a job ends [s]
-DEAD = 30.0  # without a sign of its process, a job has died [s]
+DEAD = 60.0  # without a sign of its process, a job has died [s]
 
 ASKED, TOLD, CANCEL, ALIVE, BEAT = "asked.json", "told.json", "cancel", "alive", "beat"
 _processes: list["subprocess.Popen[bytes]"] = []  # only to be collected once they have ended

@@ -11,6 +11,7 @@ from dashboard.shelf import Token
 from dashboard.state import State
 from dashboard.uploads import uploaded
 from simulator.calibrate import Calibration, calibrate, play, predict
+from simulator.checks import NotNegative
 from simulator.dialects import is_lowered
 from simulator.job import Plan
 from simulator.lower import lower, step_optimizer
@@ -42,6 +43,7 @@ class MeasureState(State):
         None, description="a saved run to lay it over; without, its own calibration"
     )
     schedule: Name | None = Field(None, description="another schedule on the measured costs")
+    view: tuple[NotNegative, NotNegative] | None = Field(None, description="time in view [s]")
 
 
 @dataclass(frozen=True, kw_only=True)

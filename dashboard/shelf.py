@@ -100,9 +100,9 @@ def _touched(folder: Path) -> float:
 
 def _size(folder: Path) -> int:
     total = 0
-    for file in folder.iterdir():
-        try:
+    try:
+        for file in folder.iterdir():
             total += file.stat().st_size
-        except OSError:
-            continue
+    except OSError:  # another process is just removing it
+        return total
     return total

@@ -2,7 +2,7 @@
 
 A page's state is a frozen pydantic value with a default for every field. Only what differs from
 the default stands in the query, readable: `?v=1&model=llama3-8b&plan.pp=4`. A long one is packed
-into `?v=1&z=...`. Nothing is kept on the server.
+into `?v=1&z=...`, but for the theme, which the browser reads. Nothing is kept on the server.
 """
 
 import base64
@@ -10,8 +10,10 @@ import binascii
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
+
+from pydantic import Field
 
 from dashboard.limits import MOST_QUERY, MOST_STATE
 from simulator.checks import Value
@@ -25,6 +27,10 @@ READABLE = 1_500  # a longer query is packed [characters]
 
 class State(Value):
     """A page's state; every field has a default."""
+
+    theme: Literal["light", "dark"] | None = Field(
+        None, description="theme of the page; without, as the browser prefers"
+    )
 
 
 S = TypeVar("S", bound=State)
@@ -50,9 +56,10 @@ def encode(state: State) -> str:
     pairs = [("v", str(VERSION)), *((k, _text(v)) for k, v in _flat(table))]
     query = "?" + urlencode(pairs, quote_via=quote, safe=".,:@/")
     if len(query) > READABLE:
+        theme = f"&theme={table.pop('theme')}" if "theme" in table else ""
         raw = json.dumps(table, separators=(",", ":")).encode()
         packed = base64.urlsafe_b64encode(zlib.compress(raw, 9)).decode().rstrip("=")
-        query = f"?v={VERSION}&z={packed}"
+        query = f"?v={VERSION}{theme}&z={packed}"
         if len(raw) > MOST_STATE or len(query) > MOST_QUERY:
             raise ValueError(
                 f"this page's state takes {len(query):,} characters, too many for an address, "
@@ -89,7 +96,9 @@ def decode(kind: type[S], query: str) -> S:
         )
     given = [(name, value) for name, value in pairs if name != "v"]
     packed = [value for name, value in given if name == "z"]
-    table = _unpacked(packed[0]) if packed else _nested(given)
+    table = _nested([(name, value) for name, value in given if not packed or name == "theme"])
+    if packed:
+        table |= _unpacked(packed[0])
     return validated(kind, table, "address")
 
 

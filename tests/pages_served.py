@@ -3,69 +3,80 @@
 import atexit
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from urllib.error import URLError
-from urllib.request import urlopen
 
-import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None and "CI" not in os.environ, reason="needs chromium"
-)
-WAIT = 60_000  # machines are slow [ms]
-expect.set_options(timeout=WAIT)
+from tests.dashboard_page import CHROMIUM, HELD, WAIT, needs_chromium
+
+__all__ = ["address", "browser", "needs_chromium"]
+
+expect.set_options(timeout=1000 * WAIT)
 SERVE = """
-import sys
-from werkzeug.serving import run_simple
+import os, sys, threading
+from werkzeug.serving import make_server
 from dashboard.app import server
-run_simple("127.0.0.1", int(sys.argv[1]), server, threaded=True)
+listening = make_server("127.0.0.1", 0, server, threaded=True)
+print(listening.server_port, flush=True)
+threading.Thread(target=listening.serve_forever, daemon=True).start()
+sys.stdin.read()  # until the tests have ended, in whatever way
+os._exit(0)
 """
 
 
 @cache
 def address() -> str:
-    """Where the dashboard is served, in a process of its own that ends with this one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Where the dashboard is served, in a process of its own that ends with this one.
+
+    It keeps uploads and jobs in a folder of its own: jobs end when it is removed, and those of
+    other test processes do not count towards the most that a server takes.
+    """
+    folder = tempfile.mkdtemp()
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(port)],
-        stdout=subprocess.DEVNULL,
+        [sys.executable, "-c", SERVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"TMPDIR": folder},
     )
-    atexit.register(process.kill)
-    url = f"http://127.0.0.1:{port}"
-    for _ in range(600):
-        try:
-            with urlopen(f"{url}/"):
-                return url
-        except URLError:
-            assert process.poll() is None, "the dashboard's server did not start"
-            time.sleep(0.2)
-    raise AssertionError("the dashboard's server does not answer")
+    atexit.register(_end, process, folder)
+    assert process.stdout is not None
+    port = process.stdout.readline().strip()
+    assert port.isdecimal(), "the dashboard's server did not start"
+    return f"http://127.0.0.1:{port}"
+
+
+def _end(process: "subprocess.Popen[str]", folder: str) -> None:
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def browser(scheme: str = "light") -> Iterator[Page]:
-    """A page; an error in its console fails the test."""
+def browser(scheme: str = "light", *, held: bool = False) -> Iterator[Page]:
+    """A page; an error in its console fails the test. `held`: see `hold_answers`."""
     said: list[str] = []
     with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         context = chromium.new_context(
             viewport={"width": 1440, "height": 900}, color_scheme=scheme, base_url=address()
         )
+        if held:
+            context.add_init_script(HELD)
         page = context.new_page()
-        page.set_default_timeout(WAIT)
+        page.set_default_timeout(1000 * WAIT)
+        if "SLOWER" in os.environ:
+            rate = {"rate": float(os.environ["SLOWER"])}
+            context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", rate)
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: said.append(f"{error} {error.stack}"))
         yield page
+        before_the_end = list(said)  # what is cut short by the end is no error
         chromium.close()
-    assert not said, said
+    assert not before_the_end, before_the_end

@@ -1,34 +1,66 @@
 /* The address and the page say the same: links, back and forward show a page, changes on a page
-   are written into the address. */
+   are written into the address, and so is a theme that was chosen. */
 (function () {
   "use strict";
   const QUIET = 800; // changes closer together share one entry of the history [ms]
-  let last = 0;
+  const KEPT = "mantine-color-scheme-value"; // where Mantine keeps a choice
+  let last = 0, visit = 1;
+  const usual = preferred(); // of an address that names no theme
+  let chosen = named(); // by the reader or the address; null as long as the browser decides
 
-  function scheme() { // what Mantine shows, or will show
-    const shown = document.documentElement.getAttribute("data-mantine-color-scheme");
-    if (shown === "light" || shown === "dark") return shown;
-    const chosen = window.localStorage.getItem("mantine-color-scheme-value");
-    if (chosen === "light" || chosen === "dark") return chosen;
+  function preferred() {
+    const kept = window.localStorage.getItem(KEPT);
+    if (kept === "light" || kept === "dark") return kept;
     return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   }
 
-  new MutationObserver(function () {
+  function named() { // by the address
+    const theme = new URLSearchParams(window.location.search).get("theme");
+    return theme === "light" || theme === "dark" ? theme : null;
+  }
+
+  function shown() { // by Mantine
+    const now = document.documentElement.getAttribute("data-mantine-color-scheme");
+    return now === "light" || now === "dark" ? now : preferred();
+  }
+
+  function scheme() { return chosen || shown(); }
+
+  function force(theme) {
+    window.dash_clientside.set_props("provider", { forceColorScheme: theme });
+  }
+
+  function tell() {
     if (window.dash_clientside.set_props && document.getElementById("content")) {
-      window.dash_clientside.set_props("scheme", { data: scheme() });
+      window.dash_clientside.set_props("scheme", { data: [scheme(), chosen !== null] });
     }
-  }).observe(document.documentElement, { attributeFilter: ["data-mantine-color-scheme"] });
+  }
+
+  new MutationObserver(tell).observe(document.documentElement, {
+    attributeFilter: ["data-mantine-color-scheme"],
+  });
+
+  function toggle() {
+    chosen = scheme() === "dark" ? "light" : "dark";
+    window.localStorage.setItem(KEPT, chosen);
+    force(chosen);
+    tell();
+  }
 
   function route() {
     return {
       path: window.location.pathname,
       query: window.location.search,
+      visit: visit,
       theme: scheme(),
+      chosen: chosen !== null,
     };
   }
 
   function show() {
+    if (!window.dash_clientside.set_props) return; // the first page is still on its way
     last = 0;
+    visit += 1;
     mark();
     window.dash_clientside.set_props("route", { data: route() });
   }
@@ -42,9 +74,14 @@
     });
   }
 
-  window.addEventListener("popstate", show);
+  window.addEventListener("popstate", function () {
+    chosen = named();
+    if (window.dash_clientside.set_props && shown() !== (chosen || usual)) force(chosen || usual);
+    show();
+  });
 
   document.addEventListener("click", function (event) {
+    if (event.target.closest && event.target.closest("#theme-toggle")) return toggle();
     const link = event.target.closest && event.target.closest("a[href^='/']");
     if (!link || link.target || link.hasAttribute("download")) return;
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
@@ -55,13 +92,20 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     address: {
-      start: function (_, themes, known) {
-        const quiet = window.dash_clientside.no_update, now = scheme();
+      /* The page's store of its visit says the theme that is on, whichever of them came last. */
+      start: function (_, content, visits, known) {
+        const quiet = window.dash_clientside.no_update, theme = scheme(), own = chosen !== null;
         mark();
-        return [themes.map((one) => (one === now ? quiet : now)), known ? quiet : route()];
+        if (chosen && shown() !== chosen) force(chosen);
+        const told = visits.map(function (one) {
+          const same = one && one.theme === theme && one.chosen === own;
+          return !one || same ? quiet : { visit: one.visit, theme: theme, chosen: own };
+        });
+        return [told, known ? quiet : route()];
       },
-      write: function (query) {
-        if (typeof query !== "string") return;
+      write: function (said) {
+        if (!said || typeof said.query !== "string" || said.visit !== visit) return; // of a page before
+        const query = said.query;
         if (query === window.location.search) {
           last = last || Date.now(); // the page's own state: what follows is the user's
           return;

@@ -3,8 +3,12 @@
   "use strict";
   const MOST = 72000000; // of one request, as dashboard/limits.py says [bytes]
   const ask = window.fetch.bind(window);
+  let leaving = false, told = false;
+
+  window.addEventListener("beforeunload", function () { leaving = true; });
 
   function tell(text) {
+    told = true;
     window.dash_clientside.set_props("notice", {
       children: {
         namespace: "dash_html_components",
@@ -14,9 +18,30 @@
     });
   }
 
-  function refused(status, text) {
+  /* The page that waits for this answer hears that there will be none. */
+  function missed(body, text) {
     tell(text);
+    window.dispatchEvent(new CustomEvent("unanswered", { detail: String(body) }));
+  }
+
+  function refused(body, status, text) {
+    missed(body, text);
     return new Response(JSON.stringify({ error: text }), { status: status });
+  }
+
+  function heard(response, body) {
+    leaving = false;
+    if (response.status >= 400) {
+      const vague = "The server could not answer; reload the page.";
+      response.clone().json().then(
+        function (said) { missed(body, said.error || vague); },
+        function () { missed(body, vague); }
+      );
+    } else if (told) { // it answers again
+      told = false;
+      window.dash_clientside.set_props("notice", { children: null });
+    }
+    return response;
   }
 
   window.fetch = function (resource, options) {
@@ -25,21 +50,15 @@
     const body = options && options.body;
     if (typeof body === "string" && body.length > MOST) {
       return Promise.resolve(
-        refused(413, "This is too large to be sent: at most 50 MB of a file are read.")
+        refused(body, 413, "This is too large to be sent: at most 50 MB of a file are read.")
       );
     }
     return ask(resource, options).then(
-      function (response) {
-        if (response.status >= 400) {
-          response.clone().json().then(
-            function (said) { tell(said.error || "The server could not answer; reload the page."); },
-            function () { tell("The server could not answer; reload the page."); }
-          );
-        }
-        return response;
-      },
+      function (response) { return heard(response, body); },
       function (error) {
-        tell("The server does not answer. Is `bubblescope dashboard` still running? Then reload.");
+        if (leaving) return new Promise(function () {}); // another page is on its way
+        missed(body,
+          "The server does not answer. Is `bubblescope dashboard` still running? Then reload.");
         throw error;
       }
     );

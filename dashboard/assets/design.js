@@ -1,7 +1,7 @@
 /* Design: the rows as a grid of ops to click into. Edits go into the text, which is the truth. */
 (function () {
   "use strict";
-  const it = { rows: [], spots: [], focus: [0, 0], latest: null, timer: 0 };
+  const it = { rows: [], spots: [], focus: [0, 0], latest: null, waiting: null, timer: 0 };
   const QUIET = 350; // after the last key, before the rows run [ms]
   const OP = /^(\d+)([FBIW])(\d+)$/;
   const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
@@ -68,6 +68,8 @@
 
   function hand(text) {
     window.clearTimeout(it.timer);
+    it.waiting = null;
+    if (!holder()) return; // the page is gone
     it.latest = text;
     window.dash_clientside.set_props("design-text", { data: text });
   }
@@ -78,7 +80,13 @@
     window.clearTimeout(it.timer);
     it.latest = text;
     it.timer = window.setTimeout(function () { hand(text); }, QUIET);
+    it.waiting = text;
   }
+
+  /* Whoever leaves the text is done with it: what comes next, as a click on Improve, reads it. */
+  document.addEventListener("focusout", function (event) {
+    if (event.target.id === "design-rows" && it.waiting !== null) hand(it.waiting);
+  });
 
   /* The next op of a kind that the rank's stages still lack; the emptiest stage first. */
   function missing(rank, kind) {

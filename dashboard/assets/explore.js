@@ -1,9 +1,12 @@
-/* Explore: gathers what the controls say into one request, and sends the next one when the last
-   has been answered, so that a slider never queues up work; turns clicks into ranks and times. */
+/* Explore: what the controls say is what is wanted; the last answer is what is shown. As long as
+   they differ one request is on its way, never two, so that a slider never queues up work and no
+   answer comes after a newer one. Nothing depends on which change was told first or with which. */
 (function () {
   "use strict";
-  const PATIENCE = 5000; // an answer that takes longer no longer holds up the next request [ms]
-  const page = { busy: 0, waiting: null, sent: null, view: null, set: {}, places: {}, job: null };
+  const PATIENCE = 10000; // an answer that takes longer no longer holds up the next request [ms]
+  const LOOKS = ["window", "ranks", "critical"]; // these change the timeline alone
+  const page = { view: null };
+  let count = 0; // of requests, on all visits
 
   function quiet() { return window.dash_clientside.no_update; }
 
@@ -23,6 +26,7 @@
       const ladder = ladders[name], place = sliders[name], before = page.places[name];
       page.places[name] = place;
       if (before !== undefined && place !== before && place !== page.set[name]) {
+        delete page.set[name];
         fields[name] = ladder[place];
         window.dash_clientside.set_props(idOf("field", name), { value: ladder[place] });
         return;
@@ -43,55 +47,56 @@
     return made;
   }
 
-  function windowOf(relayout, per) {
-    if (!relayout) return undefined;
-    if ("xaxis.range[0]" in relayout) {
-      return [Math.max(0, relayout["xaxis.range[0]"] / per), relayout["xaxis.range[1]"] / per];
-    }
-    if ("xaxis.range" in relayout) return relayout["xaxis.range"].map((x) => Math.max(0, x / per));
-    return relayout["xaxis.autorange"] ? null : undefined;
-  }
+  function plot() { return document.querySelector("#explore-run .js-plotly-plot"); }
 
   function meta() {
     const graph = plot();
     return (graph && graph.layout && graph.layout.meta) || {};
   }
 
-  function plot() { return document.querySelector("#explore-run .js-plotly-plot"); }
+  /* The part of an axis that is in view: what it was drawn for, unless the reader has moved it;
+     null for all of it. */
+  function part(axis, drawn, asked, per) {
+    const near = Math.abs(axis.maxallowed - axis.minallowed) * 1e-6;
+    const same = function (a, b) { return Math.abs(a - b) <= near; };
+    const low = Math.min(axis.range[0], axis.range[1]), high = Math.max(axis.range[0], axis.range[1]);
+    if (same(low, Math.min(drawn[0], drawn[1])) && same(high, Math.max(drawn[0], drawn[1]))) return asked;
+    if (low <= axis.minallowed + near && high >= axis.maxallowed - near) return null;
+    return [low / per, high / per];
+  }
 
-  function send(request) {
-    const now = Date.now();
-    if (page.busy && now - page.busy < PATIENCE) {
-      page.waiting = request;
-      return quiet();
-    }
-    page.busy = now;
-    page.waiting = null;
-    return request;
+  function look() {
+    const graph = plot(), full = graph && graph._fullLayout, drawn = meta();
+    if (!full || !full.xaxis || !drawn.x || drawn.key !== page.key) return;
+    const seen = part(full.xaxis, drawn.x, drawn.window, drawn.per_si);
+    page.window = seen && [Math.max(0, seen[0]), seen[1]];
+    page.ranks = part(full.yaxis, drawn.y, drawn.ranks, 1);
+  }
+
+  function open(opened, spot) { // another page was put in
+    window.clearTimeout(page.timer);
+    Object.assign(page, {
+      view: opened, set: {}, places: {}, spot: spot, job: null, controls: 0, asked: new Map(),
+      flight: null, wanted: null, shown: null, said: null, stale: !opened.answered,
+      window: opened.window, ranks: opened.ranks, bubble: opened.bubble,
+      there: opened.there, key: opened.key,
+    });
   }
 
   function gather(values, checks, places, model, config, cluster, seqLen, tokens, price, critical,
-    group, relayout, clicks, opened) {
+    group, relayout, visit, spot, opened) {
     const context = window.dash_clientside.callback_context;
     const triggers = context.triggered.map((one) => one.prop_id);
     const named = function (i) { return context.inputs_list[i].map((one) => one.id.name); };
-    if (page.view !== opened) { // another page was put in
-      Object.assign(page, { busy: 0, waiting: null, sent: null, set: {}, places: {}, job: null });
-      page.view = opened;
-      page.window = opened.window;
-      page.ranks = opened.ranks;
-      page.there = opened.there;
-      page.stale = !opened.answered;
-      page.bubble = opened.bubble;
-    }
+    const isFirst = page.view !== opened;
+    if (isFirst) open(opened, spot);
     const fields = Object.assign({}, opened.plan), sliders = {};
     named(0).forEach(function (name, i) {
       fields[name] = typeof checks[i] === "boolean" ? checks[i] : values[i];
     });
     named(2).forEach(function (name, i) { sliders[name] = places[i]; });
-    const by = function (name) { return triggers.includes(name); };
     couple(fields, sliders, opened.ladders);
-    if (by("explore-model.value") && model && config) {
+    if (triggers.includes("explore-model.value") && model && config) {
       config = null;
       window.dash_clientside.set_props("explore-config", { data: null });
     }
@@ -103,119 +108,111 @@
     });
     const job = { fields: sorted(fields), model: model, config: config, cluster: cluster, seq_len: seqLen };
     const words = JSON.stringify(job);
-    let scope = "all";
     if (page.job !== null && page.job !== words) {
       page.window = null;
       page.ranks = null;
       page.bubble = null;
+    } else if (triggers.includes("explore-run.relayoutData")) {
+      look();
     }
-    if (by("explore-run.relayoutData") && relayout && page.job === words) {
-      const seen = windowOf(relayout, meta().per_si || 1);
-      const rows = "yaxis.range[0]" in relayout
-        ? [Math.min(relayout["yaxis.range[0]"], relayout["yaxis.range[1]"]),
-          Math.max(relayout["yaxis.range[0]"], relayout["yaxis.range[1]"])]
-        : undefined;
-      if (seen !== undefined) page.window = seen;
-      if (rows !== undefined) page.ranks = rows;
-      if (seen !== undefined || rows !== undefined) scope = "view"; // else it was resized
-    }
-    if (by("explore-whole.n_clicks") && page.sent !== null) { page.window = null; page.ranks = null; scope = "view"; }
-    if (by("explore-critical.checked")) scope = "view";
-    if (page.job !== words) scope = "all";
     page.job = words;
-    const request = Object.assign(job, {
-      tokens: tokens, price: price, critical: critical, group: group,
-      window: page.window, ranks: page.ranks, bubble: page.bubble,
-    });
-    const said = JSON.stringify(request);
-    if (said === page.sent) return quiet();
-    if (page.sent === null && opened.answered) { // the layout came with the answer
-      page.sent = said;
-      return Object.assign(request, { scope: "none" });
+    if (spot !== page.spot) {
+      page.spot = spot;
+      if (spot) point(spot, words);
     }
-    page.sent = said;
-    if (page.waiting && page.waiting.scope === "all") scope = "all"; // it was not sent
-    request.scope = scope;
-    request.there = page.there; // what need not be sent again
-    request.stale = page.stale;
-    return send(request);
+    page.wanted = Object.assign(job, {
+      tokens: tokens, price: price, critical: critical, group: group,
+      window: page.window, ranks: page.ranks, bubble: page.bubble, visit: visit,
+    });
+    if (page.stale && page.controls !== named(0).length) page.said = null; // mark the new ones too
+    page.controls = named(0).length;
+    if (isFirst && opened.answered) { // the layout came with the answer
+      page.shown = page.wanted;
+      page.said = JSON.stringify(page.wanted);
+      return Object.assign({ scope: "none" }, page.wanted);
+    }
+    return next() || quiet();
+  }
+
+  /* What was clicked explains itself, unless the timeline that was clicked is gone. */
+  function point(spot, words) {
+    const isGone = spot.key !== page.key || (page.shown && jobOf(page.shown) !== words);
+    if (!isGone) {
+      page.bubble = [spot.rank, spot.time];
+      return;
+    }
+    page.there = Object.assign({}, page.there, { words: null });
+    window.dash_clientside.set_props("explore-inspector", {
+      children: {
+        namespace: "dash_html_components",
+        type: "P",
+        props: { children: "The timeline has changed since that click; click again.", className: "muted" },
+      },
+    });
+  }
+
+  function jobOf(request) {
+    const { fields, model, config, cluster, seq_len } = request;
+    return JSON.stringify({ fields, model, config, cluster, seq_len });
+  }
+
+  /* How much has to be drawn anew. */
+  function scope() {
+    const differs = (name) => JSON.stringify(page.shown[name]) !== JSON.stringify(page.wanted[name]);
+    if (!page.shown || page.stale) return "all";
+    const changed = Object.keys(page.wanted).filter(differs);
+    if (changed.some((name) => name !== "bubble" && !LOOKS.includes(name))) return "all";
+    return changed.some((name) => LOOKS.includes(name)) ? "view" : "bubble";
+  }
+
+  function next() {
+    const said = JSON.stringify(page.wanted);
+    if (page.flight || said === page.said) return null;
+    const number = ++count;
+    page.asked.set(number, page.wanted);
+    page.flight = { number: number, said: said };
+    page.timer = window.setTimeout(function () { lose(number); }, PATIENCE);
+    return Object.assign({}, page.wanted, {
+      scope: scope(), number: number,
+      there: page.there, // what need not be sent again
+      stale: page.stale,
+    });
+  }
+
+  function push() {
+    const request = next();
+    if (request) window.dash_clientside.set_props("explore-request", { data: request });
+  }
+
+  function land() {
+    window.clearTimeout(page.timer);
+    page.flight = null;
+  }
+
+  /* No answer came, or none that can be used: what is wanted since then is asked for. */
+  function lose(number) {
+    if (!page.flight || page.flight.number !== number) return;
+    const failed = page.flight.said;
+    land();
+    if (JSON.stringify(page.wanted) !== failed) push();
   }
 
   function settled(answered) {
-    page.busy = 0;
-    page.stale = Boolean(answered && answered.stale);
-    if (answered && answered.there) page.there = answered.there;
-    const next = page.waiting;
-    if (next) {
-      page.waiting = null;
-      page.busy = Date.now();
-      next.there = page.there;
-      next.stale = page.stale;
-      window.dash_clientside.set_props("explore-request", { data: next });
-    }
+    const number = answered && answered.number, asked = page.asked && page.asked.get(number);
+    if (!asked) return; // of a page before
+    page.asked.forEach(function (_, one) { if (one <= number) page.asked.delete(one); });
+    page.shown = asked;
+    page.said = JSON.stringify(asked);
+    page.stale = Boolean(answered.stale);
+    if (answered.there) page.there = answered.there;
+    if (answered.key) page.key = answered.key;
+    if (page.flight && page.flight.number <= number) land();
+    push();
   }
 
-  function inspect(rank, time) {
-    page.bubble = [rank, time];
-    page.there = Object.assign({}, page.there, { words: null });
-    window.dash_clientside.set_props("explore-spot", {
-      data: { rank: rank, time: time, key: meta().key || null, at: Date.now() },
-    });
-  }
-
-  /* A click, not a drag, on the rows. */
-  let down = null;
-  document.addEventListener("mousedown", function (event) {
-    down = { x: event.clientX, y: event.clientY, target: event.target };
-  }, true);
-  document.addEventListener("mouseup", function (event) {
-    const graph = plot();
-    if (!down || !graph || !graph.contains(down.target)) return;
-    if (Math.abs(event.clientX - down.x) + Math.abs(event.clientY - down.y) > 4) return;
-    const area = graph.querySelector('.nsewdrag[data-subplot="xy"]');
-    const full = graph._fullLayout;
-    if (!area || !full) return;
-    const box = area.getBoundingClientRect();
-    const x = event.clientX - box.left, y = event.clientY - box.top;
-    if (x < 0 || y < 0 || x > box.width || y > box.height) return;
-    inspect(Math.round(full.yaxis.p2d(y)), full.xaxis.p2d(x) / (meta().per_si || 1));
-  }, true);
-
-  /* The wheel zooms with Ctrl alone; without it the page scrolls. */
-  document.addEventListener("wheel", function (event) {
-    const graph = plot();
-    if (graph && graph.contains(event.target) && !event.ctrlKey && !event.metaKey) {
-      event.stopPropagation();
-    }
-  }, true);
-
-  function zoom(factor) {
-    const graph = plot();
-    if (!graph || !graph._fullLayout) return;
-    const axis = graph._fullLayout.xaxis, middle = (axis.range[0] + axis.range[1]) / 2;
-    const half = Math.abs(axis.range[1] - axis.range[0]) / 2 * factor;
-    const top = axis.maxallowed || Infinity;
-    window.Plotly.relayout(graph, {
-      "xaxis.range[0]": Math.max(0, middle - half), "xaxis.range[1]": Math.min(top, middle + half),
-    });
-  }
-
-  document.addEventListener("click", function (event) {
-    if (event.target.closest && event.target.closest("#zoom-in")) zoom(0.5);
-    if (event.target.closest && event.target.closest("#zoom-out")) zoom(2);
-    const gap = event.target.closest && event.target.closest(".gap");
-    if (gap) inspect(Number(gap.dataset.rank), Number(gap.dataset.time));
-    const fix = event.target.closest && event.target.closest(".fix");
-    if (!fix) return;
-    event.preventDefault();
-    const name = fix.dataset.fix, text = fix.dataset.value;
-    const whole = ["model", "cluster", "seq_len"].includes(name);
-    const id = whole ? "explore-" + name.replace("_", "-") : idOf("field", name);
-    if (text === "True" || text === "False") {
-      window.dash_clientside.set_props(id, { checked: text === "True" });
-    } else {
-      const number = text !== "" && !whole && !isNaN(Number(text)) && name !== "zero_stage";
-      window.dash_clientside.set_props(id, { value: number ? Number(text) : text });
+  window.addEventListener("unanswered", function (event) {
+    if (page.flight && event.detail.includes('"changedPropIds":["explore-request.data"]')) {
+      lose(page.flight.number);
     }
   });
 

@@ -124,6 +124,7 @@
     if (!meta || !meta.moments) return;
     const key = JSON.stringify([meta.end, meta.moments.length, meta.moments[1]]);
     const first = !document.querySelector("#learn-scrub input");
+    if (first) window.clearTimeout(it.told); // of a page before
     if (first) { it.at = typeof at === "number" && at < meta.end ? at : null; it.playing = false; }
     else if (key !== it.key) { it.playing = false; it.at = null; tell(); }
     Object.assign(it, { key: key, end: meta.end, moments: meta.moments });

@@ -27,9 +27,11 @@
       .then(function (both) {
         const said = both[1];
         if (!both[0] || !said.token) throw new Error(said.error || "the server refused it");
+        if (!zone.isConnected) return; // the page is gone
         tell(name, null);
+        zone.sent = (zone.sent || []).concat([{ token: said.token }]);
         window.dash_clientside.set_props(name + "-uploaded", {
-          data: { token: said.token, name: said.name, at: Date.now() },
+          data: { token: said.token, name: said.name, at: Date.now(), all: zone.sent },
         });
       })
       .catch((error) => tell(name, String(error.message || error)))

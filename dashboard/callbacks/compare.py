@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dashboard import ids
 from dashboard.comparison import (
@@ -19,8 +19,7 @@ from dashboard.layout import compare as page
 from dashboard.layout.upload import store_of
 from dashboard.notice import refused
 from dashboard.receiving import add_upload
-from dashboard.state import encode
-from dashboard.theme import look
+from dashboard.visit import address, visit_of
 from simulator.errors import validated
 from simulator.table import seconds
 
@@ -47,7 +46,7 @@ def register(app: Dash) -> None:
         *(Input(name, "value") for name in page.TIMES.values()),
         Input(page.LATENCY, "value"),
         Input(page.VIEW, "data"),
-        Input(ids.theme_of("compare"), "data"),
+        Input(ids.visit_of("compare"), "data"),
         State(fields, "id"),
         prevent_initial_call="initial_duplicate",
     )(update)
@@ -55,11 +54,13 @@ def register(app: Dash) -> None:
         Output(page.RUNS, "children"),
         Output(page.TEXTBOOK, "display"),
         Output(page.REAL, "display"),
+        Output(page.DONE, "data"),
         Output(ids.NOTICE, "children", allow_duplicate=True),
         Input(page.ADD, "n_clicks"),
         Input(page.part_id("remove", ALL), "n_clicks"),
         Input(page.COSTS, "value"),
         Input(store_of("compare"), "data"),
+        State(page.DONE, "data"),
         State(fields, "value"),
         State(fields, "id"),
         State(page.part_id("token", ALL), "data"),
@@ -69,6 +70,7 @@ def register(app: Dash) -> None:
         ClientsideFunction("zoom", "view"),
         Output(page.VIEW, "data"),
         Input(page.FIGURE, "relayoutData"),
+        State(page.VIEW, "data"),
         prevent_initial_call=True,
     )
     add_upload(app.server)
@@ -76,7 +78,8 @@ def register(app: Dash) -> None:
 
 def update(values: Any, tokens: Any, costs: Any, *given: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """Figure, table and what is wrong with each run."""
-    model, cluster, *times, latency, view, theme, names = given
+    model, cluster, *times, latency, view, about, names = given
+    visit = visit_of(about)
     table = {
         "costs": costs,
         "model": model,
@@ -95,40 +98,51 @@ def update(values: Any, tokens: Any, costs: Any, *given: Any) -> tuple[Any, ...]
     shown = [one for one in found if one.timeline is not None]
     errors = [page.error_of(one) for one in found]
     if not shown:
-        return (no_update, [], [], no_update, "", errors, None, encode(state))
+        return (no_update, [], [], no_update, "", errors, None, address(state, visit))
     unit = "t" if all(one.unit == "t" for one in shown) else "s"
     bands = [Band(one.name, one.timeline, _note(one)) for one in shown if one.timeline is not None]
     return (
-        stacked(bands, look(theme), unit=unit, view=state.view),
+        stacked(bands, visit.look, unit=unit, view=state.view),
         figure_rows(found),
         page.columns(found),
-        page.grid_class(theme),
+        page.grid_class(visit.look),
         finding(found),
         errors,
         None,
-        encode(state),
+        address(state, visit),
     )
 
 
-def change(_: Any, removed: Any, costs: Any, sent: Any, *cards: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """The runs' cards after one was added, removed or uploaded, or costs are others."""
+def change(
+    added: Any,  # noqa: ANN401 - what a browser sends
+    removed: Any,  # noqa: ANN401
+    costs: Any,  # noqa: ANN401
+    sent: Any,  # noqa: ANN401
+    done: Any,  # noqa: ANN401
+    *cards: Any,  # noqa: ANN401
+) -> tuple[Any, ...]:
+    """The runs' cards after some were added, removed or uploaded, or costs are others.
+
+    What is to be done is what was clicked and sent less what is done, so that a click whose answer
+    was overtaken by the next click is not lost.
+    """
+    before = done if isinstance(done, dict) else {}
+    uploads = [one["token"] for one in (sent or {}).get("all", [])]
+    now = {"costs": costs, "added": added or 0, "uploads": len(uploads)}
+    if now == {"costs": before.get("costs"), "added": before.get("added", 0),
+               "uploads": before.get("uploads", 0)} and not any(removed):  # fmt: skip
+        return (no_update,) * 5  # the cards were only put in
     entries = [Entry.model_validate(entry) for entry in _entries(*cards)]
-    by = ctx.triggered_id
+    entries = [entry for entry, gone in zip(entries, removed, strict=True) if not gone]
+    plans = [entry.plan for entry in entries if entry.token is None]
+    another = Entry(plan=plans[-1] if plans else {"pp": 4, "num_microbatches": 8})
+    entries += [another] * (now["added"] - before.get("added", 0))
+    entries += [Entry(token=token) for token in uploads[before.get("uploads", 0) :]]
     problem = None
-    if isinstance(by, dict):
-        if not any(removed):
-            return (no_update,) * 4  # the cards were only put in
-        entries = [entry for at, entry in enumerate(entries) if at != by["run"]]
-    elif by in (page.ADD, store_of("compare")) and len(entries) >= MOST_RUNS:
+    if len(entries) > MOST_RUNS:
         problem = refused(f"{MOST_RUNS} runs are compared at most; remove one first")
-    elif by == page.ADD:
-        plans = [entry.plan for entry in entries if entry.token is None]
-        entries.append(Entry(plan=plans[-1] if plans else {"pp": 4, "num_microbatches": 8}))
-    elif by == store_of("compare"):
-        entries.append(Entry(token=sent["token"]))
-    is_textbook = costs == "textbook"
-    displays = ("flex", "none") if is_textbook else ("none", "flex")
-    return (page.runs(entries, costs), *displays, problem)
+    displays = ("flex", "none") if costs == "textbook" else ("none", "flex")
+    return (page.runs(entries[:MOST_RUNS], costs), *displays, now, problem)
 
 
 def _entries(values: Any, names: Any, tokens: Any) -> list[dict[str, Any]]:  # noqa: ANN401

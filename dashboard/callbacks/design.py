@@ -19,16 +19,30 @@ from dashboard.figures.stacked import Band, stacked
 from dashboard.jobs import Told, cancel, start, told
 from dashboard.layout import design as page
 from dashboard.layout.exports import links
-from dashboard.layout.plain import problem
+from dashboard.layout.plain import beat, problem
 from dashboard.state import decode, encode
-from dashboard.theme import look
+from dashboard.visit import Visit, address, visit_of
 from simulator.dialects import write_rows
 from simulator.errors import validated
 from simulator.schedule import Schedule
 
 __all__ = ["register"]
 
-NAMES = ("rows", "schedule", "pp", "vpp", "m", "f", "i", "w", "latency", "limit", "seconds", "job")
+NAMES = (
+    "rows",
+    "schedule",
+    "pp",
+    "vpp",
+    "m",
+    "f",
+    "i",
+    "w",
+    "latency",
+    "limit",
+    "seconds",
+    "job",
+    "view",
+)
 
 
 def register(app: Dash) -> None:
@@ -52,7 +66,7 @@ def register(app: Dash) -> None:
         *(Input(name, "value") for name in controls),
         Input(page.JOB, "data"),
         Input(page.VIEW, "data"),
-        Input(ids.theme_of("design"), "data"),
+        Input(ids.visit_of("design"), "data"),
         prevent_initial_call="initial_duplicate",
     )(update)
     app.callback(
@@ -70,14 +84,15 @@ def register(app: Dash) -> None:
         State(page.JOB, "data"),
         State(page.TEXT, "data"),
         *(State(name, "value") for name in controls),
+        running=[(Output(page.START, "disabled"), True, False)],  # a second click starts no second
         prevent_initial_call=True,
     )(begin)
     app.callback(
         Output(page.PROGRESS, "children", allow_duplicate=True),
-        Output(page.TICK, "disabled"),
+        Output(page.BEAT, "data"),
         Output(page.CANCEL, "disabled"),
         Output(page.TAKE, "disabled"),
-        Input(page.TICK, "n_intervals"),
+        Input(page.TICK, "data"),
         Input(page.JOB, "data"),
         State(page.TEXT, "data"),
         *(State(name, "value") for name in controls),
@@ -96,6 +111,9 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )(take)
     app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("pace", "next"), Input(page.BEAT, "data")
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("design", "show"), Input(page.CELLS, "data")
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
@@ -105,6 +123,7 @@ def register(app: Dash) -> None:
         ClientsideFunction("zoom", "view"),
         Output(page.VIEW, "data"),
         Input(page.FIGURE, "relayoutData"),
+        State(page.VIEW, "data"),
         prevent_initial_call=True,
     )
     add_export(app.server, "design", DesignState, picture)
@@ -114,32 +133,33 @@ def register(app: Dash) -> None:
 
 def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
     """Run the rows, or mark what is wrong with them."""
-    *given, view, theme = values
+    *given, about = values
+    visit = visit_of(about)
     try:
         state = _state(given)
         draft = draft_of(state)
     except ValueError as error:
         return (no_update, "card tight stale", no_update, "", problem(str(error)), [], no_update)
-    query, late = _query(state)
+    query, late = _query(state, visit)
     cells = cells_of(draft, rows_text(state))
     if draft.run is None:
         return (no_update, "card tight stale", cells, "", problem(draft.error), [], query)
     report, chunks = draft.run.report, draft.run.plan.vpp
     held = tuple(f"holds {count / chunks:g}" for count in report.peak_in_flight.tolist())
-    window = None if not view else (float(view[0]), float(view[1]))
-    figure = stacked([Band("", draft.run.timeline, held=held)], look(theme), unit="t", view=window)
+    band = Band("", draft.run.timeline, held=held)
+    figure = stacked([band], visit.look, unit="t", view=state.view)
     words = (
         f"step {report.step_time:g}, bubble {100 * report.bubble_fraction:.1f} % of the step, "
         f"at most {max(report.peak_in_flight.tolist()) / chunks:g} microbatches held"
     )
-    files = [] if late else _files(query)
+    files = [] if late else _files(encode(state.model_copy(update={"view": None})))
     return (figure, "card tight", cells, page.headline(words), problem(late), files, query)
 
 
 def load(_: Any, *values: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what a browser sends
     """The rows of the schedule that is chosen."""
     try:
-        state = _state([None, *values[1:], None])
+        state = _state([None, *values[1:], None, None])
         return rows_text(state), None
     except ValueError as error:
         return no_update, problem(str(error))
@@ -148,7 +168,7 @@ def load(_: Any, *values: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what a brow
 def begin(_: Any, job: Any, *values: Any) -> tuple[Any, Any]:  # noqa: ANN401
     """Start the optimiser; one that runs ends."""
     try:
-        asked = asked_for(_state([*values, None]))
+        asked = asked_for(_state([*values, None, None]))
         if job:
             _end(job)
         return start("optimize", asked.model_dump(mode="json")), page.improvement(
@@ -161,18 +181,19 @@ def begin(_: Any, job: Any, *values: Any) -> tuple[Any, Any]:  # noqa: ANN401
 def watch(_: Any, job: Any, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """How far the optimiser is."""
     if not job:
-        return [], True, True, True
+        return [], None, True, True
     try:
         now = told(str(job), "optimize")
     except ValueError as error:
-        return [problem(str(error))], True, True, True
+        return [problem(str(error))], None, True, True
     try:
-        draft = draft_of(_state([*values, None]))
+        draft = draft_of(_state([*values, None, None]))
         step = None if draft.run is None else draft.run.report.step_time
     except ValueError:  # told beside the rows
         step = None
     usable = not now.is_running and "rows" in now.result
-    return page.improvement(now, step), not now.is_running, not now.is_running, not usable
+    again = beat(page.TICK, page.PROGRESS, page.EVERY if now.is_running else None)
+    return page.improvement(now, step), again, not now.is_running, not usable
 
 
 def end(_: Any, job: Any) -> Any:  # noqa: ANN401 - a component
@@ -244,10 +265,10 @@ def _state(given: Any) -> DesignState:  # noqa: ANN401 - what a browser sends
     return state if same else validated(DesignState, {**table, "rows": text}, "")
 
 
-def _query(state: DesignState) -> tuple[Any, str]:
+def _query(state: DesignState, visit: Visit) -> tuple[Any, str]:
     """The address, and what to say where it cannot hold the rows."""
     try:
-        return encode(state), ""
+        return address(state, visit), ""
     except ValueError as error:
         return no_update, f"The page goes on, but {error}."
 

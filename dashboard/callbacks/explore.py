@@ -3,35 +3,18 @@
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import (
-    ALL,
-    ClientsideFunction,
-    Dash,
-    Input,
-    Output,
-    Patch,
-    State,
-    ctx,
-    html,
-    no_update,
-    set_props,
-)
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, html, no_update, set_props
 
 from dashboard import ids
 from dashboard.answer import answer, key_of
 from dashboard.choice import pasted_model
 from dashboard.exploration import ExploreState
-from dashboard.figures.marks import BUBBLE, CHAIN, bubble_marks
 from dashboard.layout import explore as page
 from dashboard.layout.fields import field_id
-from dashboard.layout.inspector import bubble_at, inspected
 from dashboard.problems import Problem, problem_of
 from dashboard.request import state_of
-from dashboard.runs import run_of
-from dashboard.state import encode
-from dashboard.theme import look
-from simulator.errors import shown
-from traces.labels import time_unit
+from dashboard.visit import Visit, address, visit_of
+from simulator.errors import validated
 
 __all__ = ["register"]
 
@@ -54,7 +37,8 @@ def register(app: Dash) -> None:
         Input(page.CRITICAL, "checked"),
         Input(page.GROUP, "value"),
         Input(page.RUN, "relayoutData"),
-        Input(page.WHOLE, "n_clicks"),
+        Input(ids.visit_of("explore"), "data"),
+        Input(page.SPOT, "data"),
         State(page.VIEW, "data"),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
@@ -75,21 +59,10 @@ def register(app: Dash) -> None:
         Output(ids.NOTICE, "children", allow_duplicate=True),
         Output(ids.QUERY, "data", allow_duplicate=True),
         Input(page.REQUEST, "data"),
-        Input(ids.theme_of("explore"), "data"),
         State(page.PROBLEMS, "data"),
         prevent_initial_call=True,
     )(update)
-    app.callback(
-        Output(page.INSPECTOR, "children", allow_duplicate=True),
-        Output(page.RUN, "figure", allow_duplicate=True),
-        Output(ids.QUERY, "data", allow_duplicate=True),
-        Input(page.SPOT, "data"),
-        State(page.REQUEST, "data"),
-        prevent_initial_call=True,
-    )(inspect)
-    app.callback(
-        Output(page.MORE, "children"), Input(page.REQUEST, "data"), State(page.MORE, "children")
-    )(more)
+    app.callback(Output(page.MORE, "children"), Input(page.VIEW, "data"))(more)
     app.callback(
         Output(page.CONFIG, "data"),
         Output(page.PASTE, "error"),
@@ -99,61 +72,42 @@ def register(app: Dash) -> None:
     )(paste)
 
 
-def update(request: Any, theme: Any, marked: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def update(request: Any, marked: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """All figures of a request, or what is wrong with it, at the field."""
-    asked = ctx.triggered_id == page.REQUEST  # else the theme has changed
-    if request is None or (asked and _is_answered(request)):
+    if request is None:
         return (no_update,) * 13
     before = marked.get("fields", []) if isinstance(marked, dict) else []
     try:
         state = state_of(request)
     except ValueError as error:
-        return _refused(Problem(str(error), {}), before, no_update)
+        return _refused(Problem(str(error), {}), before, _number(request), no_update)
+    visit, scope = visit_of(request.get("visit")), request.get("scope")
+    if scope == "none":  # the layout came with the answer
+        return (*(no_update,) * 12, _query(state, visit))
+    told = _number(request) | {"key": key_of(state)}
     try:
-        parts = answer(
-            state,
-            look(theme),
-            whole=not asked or request.get("scope") != "view",
-            there=request.get("there"),
-        )
+        parts = answer(state, visit.look, scope=str(scope), there=request.get("there"))
     except ValueError as error:
-        return _refused(problem_of(error, state), before, _query(state))
+        del told["key"]
+        return _refused(problem_of(error, state), before, told, _query(state, visit))
     _mark(Problem("", {}), before)
     *shown, there = parts
-    mended = bool(before) or not asked or bool(request.get("stale"))
+    mended = bool(before) or bool(request.get("stale"))
     name, notice = ("results", None) if mended else (no_update, no_update)
-    return (*shown, name, {"fields": [], "there": there}, notice, _query(state))
+    told |= {"fields": [], "there": there}
+    return (*shown, name, told, notice, _query(state, visit))
 
 
-def _is_answered(request: Any) -> bool:  # noqa: ANN401 - what a browser sends
-    """Whether the layout came with what is asked for."""
-    return isinstance(request, dict) and request.get("scope") == "none"
+def _number(request: Any) -> dict[str, Any]:  # noqa: ANN401 - what a browser sends
+    """Which request an answer answers, for assets/explore.js."""
+    number = request.get("number") if isinstance(request, dict) else None
+    return {"number": number if isinstance(number, int) else None}
 
 
-def more(request: Any, there: Any) -> Any:  # noqa: ANN401 - what a browser sends
+def more(view: Any) -> Any:  # noqa: ANN401 - what a browser sends
     """The rest of the fields, once the page stands."""
-    return no_update if there or not request else page.more_fields(state_of(request))
-
-
-def inspect(spot: Any, request: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
-    """What was clicked explains itself; a click on a timeline that is gone says so."""
-    if not isinstance(spot, dict) or request is None:
-        return no_update, no_update, no_update
-    state = state_of(request)
-    run = run_of(state.choice)
-    if spot.get("key") not in (None, key_of(state)):
-        gone = "The timeline has changed since that click; click again."
-        return html.P(gone, className="muted"), no_update, no_update
-    rank, time = spot.get("rank"), spot.get("time")
-    if not isinstance(rank, int) or not isinstance(time, (int, float)):
-        raise ValueError(f"the click is at rank {shown(rank)}, time {shown(time)}; click again")
-    words = inspected(run, rank, float(time))
-    marks = bubble_marks(bubble_at(run, rank, float(time)), time_unit(run.timeline.makespan))
-    figure = Patch()
-    for place, corners in zip((BUBBLE, CHAIN), marks, strict=True):
-        for axis, values in corners.items():
-            figure["data"][place][axis] = values
-    return words, figure, _query(state.model_copy(update={"bubble": (rank, float(time))}))
+    state = view.get("state") if isinstance(view, dict) else None
+    return no_update if state is None else page.more_fields(validated(ExploreState, state, ""))
 
 
 def paste(text: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
@@ -166,13 +120,15 @@ def paste(text: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
         return no_update, str(error), no_update
 
 
-def _refused(problem: Problem, before: list[str], query: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def _refused(
+    problem: Problem, before: list[str], told: dict[str, Any], query: object
+) -> tuple[Any, ...]:
     """Mark the fields; what was shown stays, dimmed, under the sentence."""
     _mark(problem, before)
     alert = dmc.Alert(problem.message, title="This job cannot run", color="orange", variant="light")
     kept = (no_update,) * 9
-    fields = {"fields": list(problem.works), "stale": True}
-    return (*kept, "results stale", fields, alert, query)
+    told |= {"fields": list(problem.works), "stale": True}
+    return (*kept, "results stale", told, alert, query)
 
 
 def _mark(problem: Problem, before: list[str]) -> None:
@@ -212,9 +168,9 @@ def _data(name: str, value: Any) -> Any:  # noqa: ANN401 - attributes
     return {"data-fix": name, "data-value": "" if value is None else str(value)}
 
 
-def _query(state: ExploreState) -> Any:  # noqa: ANN401 - a query, or nothing to say
+def _query(state: ExploreState, visit: Visit) -> Any:  # noqa: ANN401 - or nothing to say
     """The address; a state that is too large for one leaves the address as it is."""
     try:
-        return encode(state)
+        return address(state, visit)
     except ValueError:
         return no_update

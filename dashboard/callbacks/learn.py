@@ -13,7 +13,7 @@ from dashboard.notice import refused
 from dashboard.scenes import STEPS
 from dashboard.state import encode
 from dashboard.story import LearnState, Numbers, Scene, run_of
-from dashboard.theme import look
+from dashboard.visit import address, visit_of
 from simulator.errors import validated
 
 __all__ = ["register"]
@@ -36,12 +36,13 @@ def register(app: Dash) -> None:
         Output(page.EXPORTS, "children"),
         Output(page.PROBLEM, "children"),
         *controls,
-        Input(ids.theme_of("learn"), "data"),
+        Input(ids.visit_of("learn"), "data"),
     )(update)
     app.callback(
         Output(ids.QUERY, "data", allow_duplicate=True),
         *controls,
         Input(page.AT, "data"),
+        Input(ids.visit_of("learn"), "data"),
         prevent_initial_call="initial_duplicate",
     )(describe)
     app.clientside_callback(  # type: ignore[no-untyped-call]
@@ -57,7 +58,7 @@ def register(app: Dash) -> None:
 
 def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
     """Everything of a step, or what is wrong with its numbers."""
-    *numbers, theme = values
+    *numbers, about = values
     given = dict(zip(NAMES, numbers, strict=True))
     try:
         state = validated(LearnState, given, "")
@@ -66,7 +67,8 @@ def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser se
     except ValueError as error:
         return (*(no_update,) * 5, refused(error))
     held = tuple(f"holds {count / scene.chunks:g}" for count in run.report.peak_in_flight.tolist())
-    figure = stacked([Band("", run.timeline, held=held)], look(theme), unit="t")
+    figure = stacked([Band("", run.timeline, held=held)], visit_of(about).look, unit="t")
+    figure.update_xaxes(fixedrange=True)  # the player's curtain stands on the whole step
     letters = Numbers(state.pp, state.m, state.f, state.i, state.w)
     return (
         figure,
@@ -80,12 +82,12 @@ def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser se
 
 def describe(*values: Any) -> Any:  # noqa: ANN401 - what a browser sends
     """The address of the numbers and of where the player stands."""
-    *numbers, at = values
+    *numbers, at, about = values
     try:
         state = validated(LearnState, {**dict(zip(NAMES, numbers, strict=True)), "at": at}, "")
     except ValueError:  # told beside the numbers
         return no_update
-    return encode(state)
+    return address(state, visit_of(about))
 
 
 def picture(state: LearnState) -> Picture:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, ctx, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Response, request
 
 from dashboard import ids
@@ -17,8 +17,8 @@ from dashboard.layout.upload import store_of
 from dashboard.measurement import Measured, MeasureState, measured, op_errors, predictions
 from dashboard.receiving import add_upload
 from dashboard.state import decode, encode
-from dashboard.theme import look
 from dashboard.uploads import uploaded
+from dashboard.visit import address, visit_of
 from simulator.calibrate import dump_calibration
 from simulator.errors import validated
 from simulator.timeline import Timeline
@@ -31,15 +31,17 @@ EMPTY = "Upload a trace to see it over its simulation."
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
-    app.callback(
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("measure", "choose"),
         Output(page.TRACE, "data"),
         Output(page.RUN, "data"),
         Output(page.OWN, "disabled"),
+        Output(page.VIEW, "data", allow_duplicate=True),
         Input(store_of(page.UPLOAD), "data"),
         Input(store_of(page.OTHER), "data"),
         Input(page.OWN, "n_clicks"),
         prevent_initial_call=True,
-    )(choose)
+    )
     app.callback(
         Output(page.FIGURE, "figure"),
         Output(page.ERRORS, "figure"),
@@ -57,51 +59,45 @@ def register(app: Dash) -> None:
         Input(page.RUN, "data"),
         Input(page.SCHEDULE, "value"),
         Input(page.VIEW, "data"),
-        Input(ids.theme_of("measure"), "data"),
+        Input(ids.visit_of("measure"), "data"),
         prevent_initial_call="initial_duplicate",
     )(update)
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("zoom", "view"),
         Output(page.VIEW, "data"),
         Input(page.FIGURE, "relayoutData"),
+        State(page.VIEW, "data"),
         prevent_initial_call=True,
     )
     add_upload(app.server)
     app.server.add_url_rule("/export/measure.json", "export-measure", calibration)
 
 
-def choose(trace: Any, run: Any, _: Any) -> tuple[Any, Any, bool]:  # noqa: ANN401
-    """What was uploaded last takes its place; a new trace goes with its own costs."""
-    if ctx.triggered_id == store_of(page.UPLOAD) and trace:
-        return trace["token"], None, True
-    if ctx.triggered_id == store_of(page.OTHER) and run:
-        return no_update, run["token"], False
-    return no_update, None, True
-
-
-def update(trace: Any, run: Any, schedule: Any, view: Any, theme: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
     """Everything of an upload, or why there is nothing to see."""
-    tables = (grid_class(theme), grid_class(theme))
+    *given, about = values
+    visit = visit_of(about)
+    tables = (grid_class(visit.look), grid_class(visit.look))
     try:
-        state = validated(MeasureState, {"trace": trace, "run": run, "schedule": schedule}, "")
+        table = dict(zip(("trace", "run", "schedule", "view"), given, strict=True))
+        state = validated(MeasureState, table, "")
+        query = address(state, visit)
         if state.trace is None:
-            return (BLANK, BLANK, [], [], [], [], [], EMPTY, True, *tables, encode(state))
+            return (BLANK, BLANK, [], [], [], [], [], EMPTY, True, *tables, query)
         one = measured(state.trace)
         bands, simulated = _bands(state, one)
-        window = None if not view else (float(view[0]), float(view[1]))
-        figure = stacked(bands, look(theme), unit=one.unit, view=window)
+        figure = stacked(bands, visit.look, unit=one.unit, view=state.view)
         found = predictions(state.trace)
     except ValueError as error:
         return (BLANK, BLANK, [], [], [], problem(str(error)), [], "", True, *tables, no_update)
-    query = encode(state)
     return (
         figure,
-        errors(op_errors(one.timeline, simulated), look(theme)),
+        errors(op_errors(one.timeline, simulated), visit.look),
         page.calibration_rows(one),
         page.prediction_rows(one, found),
         [p.schedule for p in found if p.timeline is not None],
         page.notes(one),
-        links("measure", query, (".json",), "measured costs"),
+        links("measure", encode(state), (".json",), "measured costs"),
         _finding(one, simulated, own=state.run is None),
         False,
         *tables,

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from dash import ALL, Dash, Input, Output, State, ctx, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dashboard import ids
 from dashboard.figures.pareto import pareto
 from dashboard.jobs import Told, cancel, start, told
 from dashboard.layout import search as page
 from dashboard.layout.compare import grid_class
-from dashboard.layout.plain import problem
+from dashboard.layout.plain import beat, problem
 from dashboard.planning import (
     KNOBS_TYPED,
     MARGIN,
@@ -18,8 +18,7 @@ from dashboard.planning import (
     space_for,
     table_rows,
 )
-from dashboard.state import encode
-from dashboard.theme import look
+from dashboard.visit import address, visit_of
 from simulator.errors import validated
 
 __all__ = ["register"]
@@ -56,8 +55,12 @@ def register(app: Dash) -> None:
         State(page.JOB, "data"),
         *(State(name, "value") for name in CONTROLS),
         State(knobs, "value"),
+        running=[(Output(page.START, "disabled"), True, False)],  # a second click starts no second
         prevent_initial_call=True,
     )(begin)
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("pace", "next"), Input(page.BEAT, "data")
+    )
     app.callback(
         Output(page.PROBLEM, "children", allow_duplicate=True),
         Input(page.CANCEL, "n_clicks"),
@@ -71,21 +74,22 @@ def register(app: Dash) -> None:
         Output(page.TABLE, "columnDefs"),
         Output(page.TABLE, "className"),
         Output(page.CHOSEN, "children"),
-        Output(page.TICK, "disabled"),
+        Output(page.BEAT, "data"),
         Output(page.CANCEL, "disabled"),
-        Input(page.TICK, "n_intervals"),
+        Input(page.TICK, "data"),
         Input(page.JOB, "data"),
         Input(page.RANKING, "value"),
         Input(page.FRONT, "clickData"),
-        Input(ids.theme_of("search"), "data"),
+        Input(ids.visit_of("search"), "data"),
     )(watch)
     app.callback(
         Output(ids.QUERY, "data", allow_duplicate=True),
         Output(knobs, "error"),
-        Output(page.PROBLEM, "children", allow_duplicate=True),
+        Output(page.WRONG, "children"),
         Input(page.JOB, "data"),
         *(Input(name, "value") for name in CONTROLS),
         Input(knobs, "value"),
+        Input(ids.visit_of("search"), "data"),
         prevent_initial_call="initial_duplicate",
     )(describe)
 
@@ -93,12 +97,13 @@ def register(app: Dash) -> None:
 def begin(_: Any, job: Any, *values: Any) -> tuple[Any, Any]:  # noqa: ANN401
     """Start a search; the one before it ends."""
     try:
-        state = _state(None, *values)
-        space = space_for(state)
-        if job:
-            _quietly_cancel(job)
-        asked = {"space": space.model_dump_json(), "margin": MARGIN}
-        return start("search", asked), None
+        space = space_for(_state(None, *values))
+    except ValueError:  # told beside the knobs
+        return no_update, None
+    if job:
+        _quietly_cancel(job)
+    try:
+        return start("search", {"space": space.model_dump_json(), "margin": MARGIN}), None
     except ValueError as error:
         return no_update, problem(str(error))
 
@@ -114,21 +119,19 @@ def end(_: Any, job: Any) -> Any:  # noqa: ANN401 - a component
     return None
 
 
-def watch(_: Any, job: Any, by: Any, click: Any, theme: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def watch(_: Any, job: Any, by: Any, click: Any, about: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """What the search has found so far."""
-    scheme = look(theme)
+    scheme = visit_of(about).look
     if not job:
-        return page.progress(None), no_update, [], [], grid_class(theme), [], True, True
+        return page.progress(None), no_update, [], [], grid_class(scheme), [], None, True
     try:
         now = told(str(job), "search")
     except ValueError as error:
         now = Told("failed", {}, str(error))
-    found = now.result
+    found, ended = now.result, not now.is_running
+    again = beat(page.TICK, page.PROGRESS, None if ended else page.EVERY)
     if not found:
-        return (
-            page.progress(now), no_update, [], [], grid_class(theme), [], not now.is_running,
-            not now.is_running,
-        )  # fmt: skip
+        return page.progress(now), no_update, [], [], grid_class(scheme), [], again, ended
     rows = table_rows(found["best"].get(by, []), found["memory"])
     index = _clicked(click)
     point = next((p for p in found["front"] if p["index"] == index), None)
@@ -137,25 +140,30 @@ def watch(_: Any, job: Any, by: Any, click: Any, theme: Any) -> tuple[Any, ...]:
         pareto(found["front"], scheme, None if point is None else index),
         rows,
         page.columns(rows),
-        grid_class(theme),
+        grid_class(scheme),
         page.chosen(point),
-        not now.is_running,
-        not now.is_running,
+        again,
+        ended,
     )
 
 
 def describe(job: Any, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser sends
-    """The address, and what is wrong with each knob."""
-    *_, knobs = values
+    """The address, what is wrong with each knob, and with the space that they make."""
+    *controls, about = values
+    knobs = controls[-1]
     errors = [_wrong(text) for text in knobs]
     if any(errors):
-        return no_update, errors, no_update
+        return no_update, errors, None
     try:
-        state = _state(job, *values)
+        state = _state(job, *controls)
     except ValueError as error:
         return no_update, errors, problem(str(error))
-    keep = ctx.triggered_id == page.JOB or not ctx.triggered_id
-    return encode(state), errors, no_update if keep else None
+    said = address(state, visit_of(about))
+    try:
+        space_for(state)
+    except ValueError as error:
+        return said, errors, problem(str(error))
+    return said, errors, None
 
 
 def _state(job: Any, *values: Any) -> SearchState:  # noqa: ANN401 - what a browser sends

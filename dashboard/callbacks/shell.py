@@ -10,7 +10,7 @@ from dashboard.notice import refused
 from dashboard.pages import Page, pages
 from dashboard.state import State as PageState
 from dashboard.state import decode
-from dashboard.theme import look
+from dashboard.visit import Visit, visit_of
 
 __all__ = ["register"]
 
@@ -19,10 +19,11 @@ def register(app: Dash) -> None:
     """Add the shell's callbacks."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("address", "start"),
-        Output({ids.THEMES: ALL}, "data"),
+        Output({ids.VISITS: ALL}, "data"),
         Output(ids.ROUTE, "data"),
         Input(ids.SCHEME, "data"),
-        State({ids.THEMES: ALL}, "data"),
+        Input(ids.CONTENT, "children"),
+        State({ids.VISITS: ALL}, "data"),
         State(ids.ROUTE, "data"),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
@@ -47,17 +48,17 @@ def show(route: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what a browser sends
     if not isinstance(route, dict):
         return no_update, refused("the address cannot be read; open the page anew")
     path, query = str(route.get("path", "/")), str(route.get("query", ""))
-    page, theme = pages().get(path), route.get("theme")
+    page, visit = pages().get(path), visit_of(route)
     if page is None:
         return missing(path), None
     try:
-        return _content(page, decode(page.state, query), theme), None
+        return _content(page, decode(page.state, query), visit), None
     except ValueError as error:
-        return _content(page, page.state(), theme), refused(error)
+        return _content(page, page.state(), visit), refused(error)
 
 
-def _content(page: Page[Any], state: PageState, theme: Any) -> list[Any]:  # noqa: ANN401
-    """A page and its store of the theme."""
-    scheme = look(theme)
-    store = dcc.Store(id=ids.theme_of(page.path.strip("/") or "explore"), data=scheme.name)
-    return [store, page.layout(state, scheme)]
+def _content(page: Page[Any], state: PageState, visit: Visit) -> list[Any]:
+    """A page and its store of the visit."""
+    said = {"visit": visit.number, "theme": visit.look.name, "chosen": visit.is_chosen}
+    store = dcc.Store(id=ids.visit_of(page.path.strip("/") or "explore"), data=said)
+    return [store, page.layout(state, visit.look)]

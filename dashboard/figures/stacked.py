@@ -84,7 +84,8 @@ def stacked(
         add_words(fig, band.held, name, rows, look)
     _add_frame(fig, look, height, (low * time.per_si, high * time.per_si), time)
     fig.update_layout(margin_r=RIGHT if any(band.held for band in bands) else NO_RIGHT)
-    fig.update_layout(meta=_meta(bands, time, longest))
+    drawn = {"range": [low * time.per_si, high * time.per_si], "view": view}
+    fig.update_layout(meta=_meta(bands, time, longest) | drawn)
     return fig
 
 
@@ -269,7 +270,10 @@ def _add_frame(
 
 
 def _meta(bands: Sequence[Band], time: Unit, longest: float) -> dict[str, object]:
-    """What the player needs: the moments at which ops start, in the axis's unit."""
+    """What the player needs: the moments at which ops start, in the axis's unit.
+
+    With what is drawn, it is also what assets/zoom.js tells the reader's own zoom by.
+    """
     moments = np.unique(np.concatenate([b.timeline.compute.start for b in bands])) * time.per_si
     if len(moments) > MOST_MOMENTS:
         moments = moments[np.linspace(0, len(moments) - 1, MOST_MOMENTS).round().astype(int)]

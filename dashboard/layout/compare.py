@@ -25,7 +25,7 @@ COSTS, MODEL, CLUSTER, LATENCY = (
     "compare-latency",
 )
 TIMES = {"forward": "compare-f", "input_grad": "compare-i", "weight_grad": "compare-w"}
-RUNS, ADD, FIGURE, TABLE, VIEW, FINDING, TEXTBOOK, REAL = (
+RUNS, ADD, FIGURE, TABLE, VIEW, FINDING, TEXTBOOK, REAL, DONE = (
     "compare-runs",
     "compare-add",
     "compare-figure",
@@ -34,6 +34,7 @@ RUNS, ADD, FIGURE, TABLE, VIEW, FINDING, TEXTBOOK, REAL = (
     "compare-finding",
     "compare-textbook",
     "compare-real",
+    "compare-done",  # store: the costs, the clicks on "add" and the uploads that the cards show
 )
 SHORT = {"num_microbatches": "microbatches", "micro_batch_size": "sequences"}
 
@@ -53,6 +54,7 @@ def layout(state: CompareState, look: Look) -> Any:  # noqa: ANN401 - a componen
     return html.Div(
         [
             dcc.Store(id=VIEW, data=state.view),
+            dcc.Store(id=DONE, data={"costs": state.costs}),
             html.Aside(
                 [
                     _section("Costs", _costs(state)),
@@ -220,14 +222,14 @@ def _table(look: Look) -> Any:  # noqa: ANN401 - a component
         defaultColDef={"sortable": False, "resizable": True, "suppressMovable": True},
         columnSize="responsiveSizeToFit",
         dashGridOptions={"domLayout": "autoHeight", "rowHeight": 30, "headerHeight": 36},
-        className=grid_class(look.name),
+        className=grid_class(look),
         style={"width": "100%", "height": None},
     )
 
 
-def grid_class(theme: str | None) -> str:
+def grid_class(look: Look) -> str:
     """The table's look in a theme."""
-    return "ag-theme-quartz-dark" if theme == "dark" else "ag-theme-quartz"
+    return "ag-theme-quartz-dark" if look.name == "dark" else "ag-theme-quartz"
 
 
 def error_of(one: Compared) -> Any:  # noqa: ANN401 - a component

@@ -26,13 +26,14 @@ SCHEDULE, LOAD, ROWS, GRID, CELLS, TOOL, FIGURE, RESULT, ERROR = (
 )
 SIZES = {"pp": "design-pp", "vpp": "design-vpp", "m": "design-m"}
 TIMES = {"f": "design-f", "i": "design-i", "w": "design-w", "latency": "design-latency"}
-LIMIT, SECONDS, START, CANCEL, JOB, TICK, PROGRESS, TAKE, EXPORTS, SPACE, VIEW = (
+LIMIT, SECONDS, START, CANCEL, JOB, TICK, BEAT, PROGRESS, TAKE, EXPORTS, SPACE, VIEW = (
     "design-limit",
     "design-seconds",
     "design-start",
     "design-cancel",
     "design-job",  # store: the optimiser's token
-    "design-tick",
+    "design-tick",  # store: when the optimiser was looked at; set by assets/pace.js
+    "design-beat",  # store: when to look at it again
     "design-progress",
     "design-take",
     "design-exports",
@@ -49,7 +50,7 @@ TOOLS = {
     "earlier": "◀ earlier",
     "later": "later ▶",
 }
-EVERY = 700  # between two looks at the optimiser [ms]
+EVERY = 700  # from an answer to the next look at the optimiser [ms]
 
 
 def layout(state: DesignState, look: Look) -> Any:  # noqa: ANN401, ARG001 - a component
@@ -59,8 +60,9 @@ def layout(state: DesignState, look: Look) -> Any:  # noqa: ANN401, ARG001 - a c
             dcc.Store(id=CELLS),
             dcc.Store(id=TEXT, data=_text(state)),
             dcc.Store(id=JOB, data=state.job),
-            dcc.Store(id=VIEW),
-            dcc.Interval(id=TICK, interval=EVERY, disabled=state.job is None),
+            dcc.Store(id=VIEW, data=state.view),
+            dcc.Store(id=TICK),
+            dcc.Store(id=BEAT),
             html.Aside(
                 [
                     _section("Start from", _start(state)),

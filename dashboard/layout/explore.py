@@ -5,7 +5,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard.answer import answer
+from dashboard.answer import answer, key_of
 from dashboard.exploration import ExploreState
 from dashboard.layout.fields import LADDERS, groups, plan_fields
 from dashboard.layout.graph import GRAPH
@@ -47,7 +47,7 @@ EMPTY: tuple[Any, ...] = (BLANK, [], [], BLANK, [], BLANK, [], [], {"height": 42
 def layout(state: ExploreState, look: Look) -> Any:  # noqa: ANN401 - a component
     """The page with its figures; if the job cannot run, the first update says why."""
     try:
-        shown = answer(state, look, whole=True)
+        shown = answer(state, look)
     except ValueError:
         shown = None
     view = {
@@ -59,6 +59,8 @@ def layout(state: ExploreState, look: Look) -> Any:  # noqa: ANN401 - a componen
         "ladders": LADDERS,
         "answered": shown is not None,
         "there": shown[-1] if shown is not None else {},
+        "key": key_of(state) if shown is not None else None,
+        "state": state.model_dump(mode="json"),
     }
     return html.Div(
         [

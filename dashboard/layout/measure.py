@@ -44,7 +44,7 @@ def layout(state: MeasureState, look: Look) -> Any:  # noqa: ANN401 - a componen
         [
             dcc.Store(id=TRACE, data=state.trace),
             dcc.Store(id=RUN, data=state.run),
-            dcc.Store(id=VIEW),
+            dcc.Store(id=VIEW, data=state.view),
             html.Aside(
                 [
                     _section(
@@ -195,7 +195,7 @@ def _table(name: str, look: Look, fields: Sequence[str]) -> Any:  # noqa: ANN401
         columnDefs=columns,
         defaultColDef={"sortable": False, "resizable": True, "minWidth": 70},
         dashGridOptions={"rowHeight": 30, "headerHeight": 34},
-        className=grid_class(look.name),
+        className=grid_class(look),
         style={"width": "100%", "height": 340},
     )
 

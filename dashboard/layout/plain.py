@@ -1,5 +1,6 @@
 """Small things that several pages show: a blank figure, a number to change, an alert in place."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from dash import html
 
 from dashboard.layout.graph import GRAPH
 
-__all__ = ["BLANK", "STILL", "ZOOMED", "attributes", "number", "problem"]
+__all__ = ["BLANK", "STILL", "ZOOMED", "attributes", "beat", "number", "problem"]
 
 BLANK: dict[str, Any] = {  # before the first update
     "data": [],
@@ -50,6 +51,14 @@ def number(
 def problem(text: str) -> Any:  # noqa: ANN401 - a component
     """What is wrong here, as text; nothing for an empty one."""
     return html.Div(text, className="problem", role="alert") if text else None
+
+
+def beat(tick: str, place: str, after: int | None) -> dict[str, Any]:
+    """When assets/pace.js sets the store `tick` again: `after` this answer [ms], or no more.
+
+    It ends when `place` is no longer on the page.
+    """
+    return {"tick": tick, "place": place, "after": after, "at": time.time()}
 
 
 def attributes(words: Mapping[str, str]) -> dict[str, Any]:

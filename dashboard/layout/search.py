@@ -24,23 +24,25 @@ MODEL, CLUSTER, GPUS, BATCH, SEQ_LEN = (
     "search-batch",
     "search-seq-len",
 )
-SCHEDULES, RECOMPUTE, START, CANCEL, PROBLEM, RANKING = (
+SCHEDULES, RECOMPUTE, START, CANCEL, WRONG, PROBLEM, RANKING = (
     "search-schedules",
     "search-recompute",
     "search-start",
     "search-cancel",
-    "search-problem",
+    "search-wrong",  # with what is to be searched
+    "search-problem",  # with starting it
     "search-by",
 )
-JOB, TICK, PROGRESS, FRONT, TABLE, CHOSEN = (
+JOB, TICK, BEAT, PROGRESS, FRONT, TABLE, CHOSEN = (
     "search-job",  # store: the token of the search
-    "search-tick",
+    "search-tick",  # store: when the search was looked at; set by assets/pace.js
+    "search-beat",  # store: when to look at it again
     "search-progress",
     "search-front",
     "search-table",
     "search-chosen",
 )
-EVERY = 800  # between two looks at a running search [ms]
+EVERY = 800  # from an answer to the next look at a running search [ms]
 LABELS = {"tp": "tp", "pp": "pp", "vpp": "vpp", "micro_batch_size": "microbatch"}
 WIDTHS = {  # of the table's columns that hold more than a small number [pixel]
     "step": 88, "tokens/s": 98, "MFU": 84, "bubble": 84, "free": 90, "peak": 90,
@@ -66,7 +68,8 @@ def layout(state: SearchState, look: Look) -> Any:  # noqa: ANN401 - a component
     return html.Div(
         [
             dcc.Store(id=JOB, data=state.job),
-            dcc.Interval(id=TICK, interval=EVERY, disabled=state.job is None),
+            dcc.Store(id=TICK),
+            dcc.Store(id=BEAT),
             html.Aside(
                 [
                     _section("Job", _job(state)),
@@ -234,6 +237,7 @@ def _buttons() -> list[Any]:
                 dmc.Button("Cancel", id=CANCEL, size="sm", variant="default", disabled=True),
             ]
         ),
+        html.Div(id=WRONG),
         html.Div(id=PROBLEM),
         html.P(
             f"At most {MOST_POINTS / 1e6:.0f} million plans, {MOST_SECONDS / 60:.0f} minutes and "
@@ -270,6 +274,6 @@ def _table(look: Look) -> Any:  # noqa: ANN401 - a component
             "rowHeight": 30,
             "headerHeight": 36,
         },
-        className=grid_class(look.name),
+        className=grid_class(look),
         style={"width": "100%", "height": None},
     )

@@ -31,8 +31,12 @@ def shell(pages: Iterable[Page[Any]]) -> Any:  # noqa: ANN401 - a component
     copy = dmc.Button(
         "Copy link", id=ids.ADDRESS, variant="subtle", size="compact-sm", className="copy-link"
     )
-    toggle = dmc.ColorSchemeToggle(
-        id=ids.TOGGLE, lightIcon="☀", darkIcon="☾", variant="subtle", size="md"
+    toggle = dmc.ActionIcon(  # assets/address.js hears its clicks
+        [html.Span("☀", className="when-dark"), html.Span("☾", className="when-light")],
+        id=ids.TOGGLE,
+        variant="subtle",
+        size="md",
+        attributes={"root": {"aria-label": "light or dark", "title": "light or dark"}},
     )
     bar = dmc.Group(
         [
@@ -65,6 +69,7 @@ def shell(pages: Iterable[Page[Any]]) -> Any:  # noqa: ANN401 - a component
                 padding=0,
             ),
         ],
+        id=ids.PROVIDER,
         theme=MANTINE,
         defaultColorScheme="auto",
     )

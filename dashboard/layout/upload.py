@@ -11,7 +11,7 @@ __all__ = ["drop", "store_of"]
 
 
 def store_of(name: str) -> str:
-    """The store that holds {"token", "name", "at"} of the last upload."""
+    """The store that holds {"token", "name", "at"} of the last upload, and "all" of this page."""
     return f"{name}-uploaded"
 
 
