@@ -17,7 +17,8 @@ import numpy as np
 from simulator.load import job_from_options
 from simulator.search.front import Front
 from simulator.search.judge import Judged
-from simulator.search.local import Here, Processes, Task, grown
+from simulator.search.local import MARGIN, Here, Processes, Task, grown
+from simulator.search.reasons import num_legal
 from simulator.search.run import search
 from simulator.search.space import space_of
 from simulator.search.store import COLUMNS, opened
@@ -131,7 +132,7 @@ def rates(seconds):
     space = gpt3()
     print(f"GPT-3 175B, 512 A100s: {space.num_points:,} points, {seconds:g} s each")
     for count in (1, 2):
-        task = Task(space, 0.05)
+        task = Task(space, MARGIN)
         start = time.perf_counter()
         last = None
 
@@ -145,8 +146,12 @@ def rates(seconds):
         with closing(team), opened(None, {}) as kept:
             with suppress(Enough):
                 search(task, kept, team, until)
-            simulated = f"{kept.num_simulated:,} simulated"
-            print(f"  {count} processes     {last.rate:10,.0f} points/s, {simulated}")
+            took = last.num_judged / last.rate
+            legal = num_legal(kept.num_simulated, kept.dropped()) / took
+            print(
+                f"  {count} processes     {last.rate:10,.0f} points/s, {legal:,.0f} legal plans/s "
+                f"whose weights fit, {kept.num_simulated:,} simulated"
+            )
 
 
 if __name__ == "__main__":

@@ -114,20 +114,23 @@ def add_sharding(seconds: Column, tensor: Column, job: Job) -> None:
         whole - alone * layers for whole, layers in zip(stage_parameters(job), counts, strict=True)
     ]
     known: dict[Unit, tuple[float, ...]] = {}  # stages are alike but for the ends
-    for stage, (layers, rest) in enumerate(zip(counts, rests, strict=True)):
-        ahead, back = (float(seconds[kind, stage]) / max(1, layers) for kind in (Kind.F, Kind.B))
-        unit = Unit(layers, layer, max(0.0, rest), ahead, back)
+    each = seconds[[Kind.F, Kind.B]] / np.maximum(1, counts)
+    units = [
+        Unit(layers, layer, max(0.0, rest), ahead, back)
+        for layers, rest, ahead, back in zip(counts, rests, *each.tolist(), strict=True)
+    ]
+    for unit in units:
         if unit not in known:
-            held = layer * layers + unit.rest
+            held = layer * unit.layers + unit.rest
             known[unit] = *_sharded(unit, job), *_cast_seconds(held, job)
-        forward, backward, *casts = known[unit]
-        seconds[Kind.F, stage] += casts[0]
-        seconds[[Kind.B, Kind.W], stage] += casts[1]
-        for table in (seconds, tensor):
-            table[Kind.F, stage] += forward
-            table[Kind.B, stage] += backward
-            table[Kind.I, stage] += forward
-            table[Kind.W, stage] += backward - forward
+    forward, backward, *casts = np.array([known[unit] for unit in units]).T
+    seconds[Kind.F] += casts[0]
+    seconds[[Kind.B, Kind.W]] += casts[1]
+    for table in (seconds, tensor):
+        table[Kind.F] += forward
+        table[Kind.B] += backward
+        table[Kind.I] += forward
+        table[Kind.W] += backward - forward
 
 
 def _cast_seconds(parameters: float, job: Job) -> tuple[float, float]:
