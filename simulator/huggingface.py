@@ -42,9 +42,7 @@ def model_from_config(config: Config, name: str, seq_len: int | None = None) -> 
     fields = SUPPORTED[model_type](config)
     if seq_len is not None:
         fields["seq_len"] = seq_len
-    model = validated(Model, {"name": name, **fields}, "model")
-    _refuse_window(config, model_type, model.seq_len)
-    return model
+    return validated(Model, {"name": name, **fields, **_window(config, model_type)}, "model")
 
 
 def _model_type(config: Config) -> str:
@@ -220,17 +218,20 @@ def _gpt2(config: Config) -> Fields:
     }
 
 
-def _refuse_window(config: Config, model_type: str, seq_len: int) -> None:
-    """Raise if attention would see only a window of the sequence: that is not costed yet."""
-    windows = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096}
+def _window(config: Config, model_type: str) -> Fields:
+    """The window of attention; Qwen has one in the layers after its first so many alone."""
+    windows = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096, "qwen3_moe": 4096}
+    if model_type not in (*windows, "mixtral", "phi3"):
+        return {}
     window = config.get("sliding_window", windows.get(model_type))
-    if model_type.startswith("qwen") and not config.get("use_sliding_window", False):
-        return
-    if model_type in (*windows, "phi3") and isinstance(window, int) and window < seq_len:
-        raise ValueError(
-            f"config.json's sliding_window is {window}, but sequences have {seq_len} tokens, and "
-            f"attention in a window is not costed yet; use seq_len = {window} or less"
-        )
+    if window is None:
+        return {}
+    if not model_type.startswith("qwen"):
+        return {"sliding_window": window}
+    layers, full = _require(config, "num_hidden_layers"), config.get("max_window_layers", 28)
+    if not config.get("use_sliding_window", False) or full >= layers:
+        return {}
+    return {"sliding_window": window, "num_full_attention_layers": full}
 
 
 SUPPORTED: dict[str, Callable[[Config], Fields]] = {

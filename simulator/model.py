@@ -52,6 +52,13 @@ class Model(Value):
     v_head_dim: Count | None = Field(
         None, description="width of a latent head's value; head_dim when left out [1]"
     )
+    sliding_window: Count | None = Field(
+        None,
+        description="tokens that a token looks back on, itself included; all when left out [1]",
+    )
+    num_full_attention_layers: Whole = Field(
+        0, description="layers that look at the whole sequence beside those with a window [1]"
+    )
     source: str = Field("", description="where the sizes are published")
 
     @model_validator(mode="before")
@@ -80,6 +87,7 @@ class Model(Value):
         )
         self._check_experts()
         self._check_latent()
+        self._check_window()
         return self
 
     def _check_experts(self) -> None:
@@ -120,6 +128,40 @@ class Model(Value):
                     f"model.{name} is {getattr(self, name)}, but model.kv_lora_rank is left out; "
                     "latent attention needs it"
                 )
+
+    def _check_window(self) -> None:
+        full = self.num_full_attention_layers
+        if full and self.sliding_window is None:
+            raise ValueError(
+                f"model.num_full_attention_layers is {full}, but model.sliding_window is left "
+                "out, so that all layers are full; state the window, or leave both out"
+            )
+        if full and full >= self.num_hidden_layers:
+            raise ValueError(
+                f"model.num_full_attention_layers is {full} of {self.num_hidden_layers} layers, "
+                "so that none has a window; use fewer, or leave sliding_window out"
+            )
+
+    @property
+    def window_reach(self) -> float:
+        """Scores that a layer with a window computes, over those of causal attention. [1]
+
+        Of s tokens the first w look back on all before them, the others on w: w s - w^2 / 2 pairs
+        instead of s^2 / 2. Source: Beltagy et al., "Longformer", 2020 (arXiv 2004.05150), section
+        3.1; Jiang et al., "Mistral 7B", 2023 (arXiv 2310.06825), section 2.
+
+        >>> Model(name="x", num_hidden_layers=1, hidden_size=4, num_attention_heads=2,
+        ...     vocab_size=8, seq_len=8, sliding_window=4).window_reach  # (4 x 8 - 8) / 32
+        0.75
+        """
+        part = min(1.0, (self.sliding_window or self.seq_len) / self.seq_len)
+        return part * (2.0 - part)
+
+    @property
+    def attention_reach(self) -> float:
+        """The same, mean over all layers. [1]"""
+        windowed = 1.0 - self.num_full_attention_layers / self.num_hidden_layers
+        return 1.0 - windowed * (1.0 - self.window_reach)
 
     @property
     def is_sparse(self) -> bool:

@@ -109,7 +109,11 @@ def _check_sizes(job: "Job") -> None:
 
 
 def _check_context(job: "Job") -> None:
-    """Each context-parallel GPU takes two pieces, an early and a late one, of equal work."""
+    """Each context-parallel GPU takes two pieces, an early and a late one, of equal work.
+
+    Attention in a window needs gathered keys. Source: NVIDIA/TransformerEngine,
+    context_parallel.py, attn_forward_func_with_cp.
+    """
     if job.plan.cp > 1:
         twice = 2 * job.plan.cp
         require_divides("model.seq_len", job.model.seq_len, "2 x plan.cp", twice)
@@ -117,6 +121,12 @@ def _check_context(job: "Job") -> None:
             raise ValueError(
                 f"plan.num_slices is {job.plan.num_slices} and plan.cp is {job.plan.cp}: "
                 "both cut the sequence; use one of them"
+            )
+        if job.plan.cp_comm == "ring" and job.model.attention_reach < 1:
+            raise ValueError(
+                f"model.sliding_window is {job.model.sliding_window} and plan.cp is "
+                f"{job.plan.cp}: a ring passes all keys on, and kernels in it know no window; "
+                'use cp_comm = "all_gather", or cp = 1'
             )
 
 

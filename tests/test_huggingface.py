@@ -290,15 +290,6 @@ def test_qwen2_has_a_bias_on_query_key_and_value_alone_and_qwen3_has_none():
             "model.num_attention_heads is 31, but it must divide model.hidden_size = 4096",
         ),
         (
-            MISTRAL_7B,
-            "config.json's sliding_window is 4096, but sequences have 32768 tokens, and attention "
-            "in a window is not costed yet; use seq_len = 4096 or less",
-        ),
-        (
-            QWEN2_7B | {"use_sliding_window": True, "sliding_window": 4096},
-            "config.json's sliding_window is 4096, but sequences have 131072 tokens",
-        ),
-        (
             LLAMA3_8B | {"attention_bias": True},
             "config.json (model_type llama) has attention_bias = True but feed-forward biases = "
             "False; a model has biases on all linear layers or on none; make the two agree",
@@ -309,3 +300,27 @@ def test_refusal_names_the_key_its_value_the_rule_and_the_way_out(config, says):
     with pytest.raises(ValueError, match=re.escape(says)) as error:
         model_from_config(config, "x")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "full"),
+    [
+        (MISTRAL_7B, 4096, 0),
+        (without(MISTRAL_7B, "sliding_window"), 4096, 0),
+        (MISTRAL_7B | {"sliding_window": None}, None, 0),
+        (MIXTRAL, 4096, 0),
+        (MIXTRAL_8X7B, None, 0),
+        (QWEN2_7B, None, 0),
+        (QWEN2_7B | {"use_sliding_window": True, "sliding_window": 4096}, None, 0),
+        (
+            QWEN2_7B
+            | {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 21},
+            4096,
+            21,
+        ),
+        (LLAMA3_8B, None, 0),
+    ],
+)
+def test_the_window_is_read_and_qwen_has_it_after_its_first_layers_alone(config, window, full):
+    model = model_from_config(config, "x")
+    assert (model.sliding_window, model.num_full_attention_layers) == (window, full)

@@ -96,6 +96,8 @@ def _options(job: Job) -> list[str]:
             flags.append(f"no measured run has {name} = {value}")
     if (getattr(job.model, "num_experts", None) or 0) > 1:
         flags.append("no measured run is of a mixture of experts")
+    if job.model.attention_reach < 1:
+        flags.append("no measured run attends to a window of its sequence")
     if getattr(job.plan, "offload", "none") != "none":
         flags.append("no measured run offloads the optimizer")
     return flags

@@ -15,7 +15,7 @@ from simulator.costs.operators import (
     norm,
     tokens_of,
 )
-from simulator.job import Job
+from simulator.job import Job, Model
 
 __all__ = ["attention_operators", "core_operators"]
 
@@ -33,24 +33,19 @@ PLAIN_SOFTMAX_BYTES = (15.5, 42.5)
 
 
 def core_operators(job: Job) -> tuple[Operator, ...]:
-    """Scores, softmax, dropout and context: what selective recomputation repeats."""
+    """Scores, softmax, dropout and context: what selective recomputation repeats.
+
+    Eager attention computes the whole matrix and masks what lies outside a window.
+    """
     model, plan, gpu = job.model, job.plan, job.cluster.gpu
+    if plan.attention == "flash":
+        forward = _flash(job)
+        # five products instead of two: 2.5 times the FLOPs (T. Dao, FlashAttention-2, section 3.1)
+        return (Operator("flash attention", forward, 2.5 * forward / FLASH_BACKWARD_SHARE),)
     heads = plan.micro_batch_size * model.num_attention_heads / plan.tp
     queries, keys = model.seq_len / plan.cp, model.seq_len
     dtype = "bf16" if plan.dtype == "fp8" else plan.dtype
-    width = (model.query_width + model.value_width) / (2 * model.num_attention_heads)
-    if plan.attention == "flash":
-        forward = flash_seconds(
-            heads,
-            queries,
-            gpu,
-            head_dim=width,
-            keys=keys,
-            version=framework_of(job).flash_version,
-            dtype=dtype,
-        )
-        # five products instead of two: 2.5 times the FLOPs (T. Dao, FlashAttention-2, section 3.1)
-        return (Operator("flash attention", forward, 2.5 * forward / FLASH_BACKWARD_SHARE),)
+    width = _width(model)
     share = framework_of(job).product_share
     scores, context = (
         attention_product_seconds(queries, n, k, gpu, dtype=dtype, batch=heads, share=share)
@@ -76,6 +71,41 @@ def core_operators(job: Job) -> tuple[Operator, ...]:
         Operator("context", context, scores + context),
         elementwise(job, "transpose", turned, 4 * turned),
     )
+
+
+def _width(model: Model) -> float:
+    """Mean width of a head's queries and values. [1]"""
+    return (model.query_width + model.value_width) / (2 * model.num_attention_heads)
+
+
+def _flash(job: Job) -> float:
+    """Forward of flash attention, mean over layers with and without a window. [s]
+
+    A kernel skips the blocks outside the window and computes those at its edge whole: half a block
+    a query more, beside the one at the diagonal. Source: Dao-AILab/flash-attention,
+    csrc/flash_attn/src/flash_fwd_kernel.h (n_block_min and n_block_max, local attention).
+    """
+    model, plan, gpu = job.model, job.plan, job.cluster.gpu
+
+    def seconds(keys: float) -> float:
+        return flash_seconds(
+            plan.micro_batch_size * model.num_attention_heads / plan.tp,
+            model.seq_len / plan.cp,
+            gpu,
+            head_dim=_width(model),
+            keys=keys,
+            version=framework_of(job).flash_version,
+            dtype="bf16" if plan.dtype == "fp8" else plan.dtype,
+        )
+
+    whole = float(model.seq_len)
+    if model.window_reach == 1:
+        return seconds(whole)
+    assert model.sliding_window is not None
+    edge = gpu.flash_rows * (1 - model.sliding_window / whole)  # `keys` is twice the mean
+    window = seconds(min(whole, whole * model.window_reach + edge))
+    full = model.num_full_attention_layers / model.num_hidden_layers
+    return full * seconds(whole) + (1 - full) * window
 
 
 def _rotary(job: Job, elements: float) -> Operator:

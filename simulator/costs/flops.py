@@ -76,12 +76,14 @@ def _mlp_flops(model: Model, width: int) -> float:
 
 
 def attention_core_flops(model: Model) -> float:
-    """Forward FLOP of scores and context of one layer and sequence, full attention. [FLOP]
+    """Forward FLOP of scores and context of one layer and sequence, mean over layers. [FLOP]
 
     Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
-    MLSys 2023, appendix A: 4 s^2 h, half of it for scores and half for context.
+    MLSys 2023, appendix A: 4 s^2 h, half of it for scores and half for context. A window leaves
+    as large a part of it as of the causal half.
     """
-    return 2.0 * model.seq_len**2 * (model.query_width + model.value_width)
+    whole = 2.0 * model.seq_len**2 * (model.query_width + model.value_width)
+    return whole * model.attention_reach
 
 
 def logits_flops(model: Model) -> float:

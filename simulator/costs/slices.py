@@ -46,6 +46,9 @@ def slice_times(lengths: Sequence[int], attention: float) -> NDArray[np.float64]
 def attention_share(model: Model) -> float:
     """Causal attention's share of a layer's FLOPs, all products at one speed. [1]
 
+    Raises:
+        ValueError: attention looks at a window, whose slices do not grow along the sequence.
+
     Per token 2 FLOPs for each of the layer's parameters, and 4 for each of the s / 2 tokens that it
     looks at on average and each of the heads' elements: scores and weighted sum.
     Source: Narayanan et al., SC'21, appendix, 24 B s h^2 + 4 B s^2 h a layer, half of the latter.
@@ -55,5 +58,10 @@ def attention_share(model: Model) -> float:
     >>> round(attention_share(gpt), 2)  # s h / (12 h^2 + s h)
     0.5
     """
+    if model.attention_reach < 1:
+        raise ValueError(
+            f"model.sliding_window is {model.sliding_window}, but slices of attention in a window "
+            "are not costed yet; use a schedule of whole microbatches, or leave it out"
+        )
     core = model.seq_len * model.num_attention_heads * model.head_dim
     return core / (model.parameters_per_layer + core)
