@@ -5,11 +5,12 @@ names one; what the plan itself states takes precedence. The cost model reads th
 plan has, as the kernels that are fused.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator.checks import Count, NotNegative, Positive, Share, Value
 from simulator.errors import shown, unknown, validated
@@ -25,6 +26,15 @@ PLAN_FIELDS = (  # defaults that a plan of the framework starts from, under the 
     "scatter_gather",
     "p2p",
     "overlap_grad_reduce",
+)
+
+
+FUSED_BY_COMPILER = (  # what is elementwise or a reduction, in the compiled part of the model
+    "fused_softmax",
+    "fused_norm",
+    "fused_activation",
+    "fused_residual",
+    "fused_rotary",
 )
 
 
@@ -106,7 +116,11 @@ class Framework(Value):
         False, description="weights are kept in fp32 and cast before each product"
     )
     cuda_graph: bool = Field(False, description="kernels are launched as one graph")
-    compiled: bool = Field(False, description="elementwise kernels are fused by a compiler")
+    compiled: bool = Field(
+        False,
+        description="a compiler fuses each layer's elementwise kernels, whatever the other "
+        "switches say of them",
+    )
     blocking_launches: bool = Field(
         False,
         description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1): its own time adds, "
@@ -134,6 +148,21 @@ class Framework(Value):
     vocab_multiple: Count = Field(
         1, description="the vocabulary is padded to a multiple of this times tp [1]"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _compile(cls, data: object) -> object:
+        """What a compiler fuses is fused.
+
+        Source: Ansel et al., "PyTorch 2", ASPLOS 2024, section 4: TorchInductor fuses
+        pointwise operators and reductions.
+
+        >>> Framework(name="x", source="", compiled=True, fused_norm=False).fused_norm
+        True
+        """
+        if not isinstance(data, Mapping) or data.get("compiled") is not True:
+            return data
+        return {**data, **dict.fromkeys(FUSED_BY_COMPILER, True)}
 
     def padded_vocab(self, vocab_size: int, tp: int) -> int:
         """The vocabulary with its padding. [1]

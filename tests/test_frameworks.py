@@ -2,10 +2,17 @@
 
 import pytest
 
-from simulator.frameworks import PLAIN, framework_names, load_framework, plan_defaults
+from simulator.frameworks import (
+    FUSED_BY_COMPILER,
+    PLAIN,
+    framework_names,
+    load_framework,
+    plan_defaults,
+)
 from simulator.job import Job
 from simulator.load import load_cluster, load_model
 from simulator.plan import Plan
+from simulator.simulate import simulate
 
 WANTED = {
     "colossal-ai",
@@ -18,6 +25,7 @@ WANTED = {
     "mindspeed",
     "nanotron",
     "torchtitan",
+    "torchtitan-eager",
 }
 
 
@@ -67,3 +75,27 @@ def test_megatron_pads_50257_words_to_51200_at_tp_8_and_50304_at_1():
 def test_the_all_reduce_beside_the_weight_gradient_came_after_sc21():
     assert not load_framework("megatron-lm-2021").overlap_tensor_backward
     assert load_framework("megatron-lm-2022").overlap_tensor_backward
+
+
+def test_a_compiled_framework_fuses_what_its_eager_twin_leaves_apart():
+    compiled, eager = (load_framework(name) for name in ("torchtitan", "torchtitan-eager"))
+    assert all(getattr(compiled, name) for name in FUSED_BY_COMPILER)
+    apart = {name for name in FUSED_BY_COMPILER if not getattr(eager, name)}
+    assert apart == {"fused_norm", "fused_activation", "fused_rotary"}
+    fused = dict.fromkeys(FUSED_BY_COMPILER, True) | {"compiled": True}
+    same = eager.model_copy(update=fused | {"name": compiled.name})
+    assert same == compiled
+
+
+@pytest.mark.parametrize(("gpus", "measured"), [(8, 6667 / 5762), (128, 6514 / 5605)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_compiling_llama_3_8b_gains_what_torchtitan_measured_16_percent(gpus, measured, recompute):
+    """Tables 1 and 3 of its benchmark of December 2024, whose recomputation lies between."""
+    rates = []
+    for name in ("torchtitan", "torchtitan-eager"):
+        defaults = plan_defaults(load_framework(name), dtype="bf16", tp=1, dp=gpus, pp=1)
+        plan = Plan(framework=name, dp=gpus, micro_batch_size=2, recompute=recompute, **defaults)
+        cluster = load_cluster("dgx-h100").model_copy(update={"num_nodes": gpus // 8})
+        job = Job(model=load_model("llama3-8b"), cluster=cluster, plan=plan)
+        rates.append(simulate(job).report.tokens_per_second)
+    assert rates[0] / rates[1] == pytest.approx(measured, abs=0.03)
