@@ -111,7 +111,9 @@ class Framework(Value):
         1.0, description="speed of matrix products with the libraries of its time, of today's [1]"
     )
     fused_optimizer: bool = Field(True, description="Adam is one kernel over many tensors")
-    logits_dtype: Literal["fp32", "weights"] = Field("fp32", description="of the loss")
+    logits_dtype: Literal["fp32", "weights"] = Field(
+        "fp32", description="of the logits that the loss keeps; its time is that of fp32"
+    )
     autocast: bool = Field(
         False, description="weights are kept in fp32 and cast before each product"
     )
