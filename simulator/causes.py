@@ -13,7 +13,7 @@ from simulator.kernel import kernel
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
 
-__all__ = ["causes"]
+__all__ = ["causes", "implied_causes"]
 
 Index = NDArray[np.int32]
 Column = NDArray[np.float64]
@@ -42,6 +42,18 @@ def causes(timeline: Timeline) -> Index:
     found, cause = _causes(timeline.where(order)), np.empty(timeline.num_spans, np.int32)
     cause[order] = np.where(found >= 0, order[found], NONE)
     return cause
+
+
+def implied_causes(timeline: Timeline) -> Index:
+    """The same of spans without messages, sorted: -2 - i where a message from span i let one start.
+
+    A message has its links for itself and its receive is posted early, as `simulator.streams` has
+    it; its end is the start of the span.
+    """
+    columns = (timeline.rank, timeline.stage, timeline.kind, timeline.microbatch)
+    width = int(timeline.microbatch.max(initial=0)) + 1
+    sizes = (timeline.num_ranks, timeline.num_stages, width)
+    return _implied(*columns, timeline.start, timeline.end, timeline.by_end, *sizes)
 
 
 def _causes(timeline: Timeline) -> Index:
@@ -191,3 +203,69 @@ def _settle(rank: Index, kind: NDArray[np.int8], start: Column, end: Column, cau
                 ready = min(end[second], start[i])
                 if first < 0 or end[first] < ready:
                     cause[i - 1] = second
+
+
+@kernel
+def _implied(
+    rank: Index,
+    stage: Index,
+    kind: NDArray[np.int8],
+    microbatch: Index,
+    start: Column,
+    end: Column,
+    by_end: Index,
+    num_ranks: int,
+    num_stages: int,
+    width: int,
+) -> Index:
+    """Causes of spans without messages and pairs."""
+    num_spans, size = len(kind), num_stages * width
+    made = np.full((2, size), -1, np.int32)  # F, and B or I
+    num_others = 0
+    for i in range(num_spans):
+        if kind[i] <= _I:
+            made[0 if kind[i] == _F else 1, np.int64(stage[i]) * width + microbatch[i]] = i
+        elif kind[i] > _OPTIMIZER:
+            num_others += 1
+    reduced = np.full((num_ranks if num_others > 0 else 0, num_stages), -1, np.int32)
+    if num_others > 0:
+        for i in range(num_spans):
+            if kind[i] == _REDUCE_GRAD:
+                reduced[rank[i], stage[i]] = i
+    cause = np.empty(num_spans, np.int32)
+    at, ended, before = 0, -1, -1  # compute of this rank: that ended last, that started last
+    for i in range(num_spans):
+        what, here = kind[i], rank[i]
+        if i == 0 or here != rank[i - 1]:
+            ended = before = -1
+        if what > _OPTIMIZER:
+            while at < len(by_end) and rank[by_end[at]] < here:
+                at += 1
+            while at < len(by_end) and rank[by_end[at]] == here and end[by_end[at]] <= start[i]:
+                ended = by_end[at]
+                at += 1
+            cause[i] = ended
+            continue
+        last, origin, message = before, -1, -1
+        key = np.int64(stage[i]) * width + microbatch[i]
+        if what == _F:
+            if stage[i] > 0:
+                origin = made[0, key - width]
+        elif what == _OPTIMIZER:
+            if num_others > 0:
+                message = reduced[here, stage[i]]
+        elif what == _W or stage[i] == num_stages - 1:
+            origin = made[1 if what == _W else 0, key]
+        else:
+            origin = made[1, key + width]
+        if origin >= 0 and rank[origin] == here:
+            if last < 0 or end[origin] > end[last]:
+                last = origin
+            origin = -1
+        if message >= 0 and (last < 0 or end[message] > end[last]):
+            last = message
+        if origin >= 0 and (last < 0 or start[i] > end[last]):
+            last = -2 - origin
+        cause[i] = last
+        before = i
+    return cause

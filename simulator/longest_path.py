@@ -16,12 +16,12 @@ from simulator.costs import Costs
 from simulator.fabric import Fabric
 from simulator.kernel import kernel
 from simulator.matching import Matches, match
-from simulator.routes import Routes, ring_bytes, rings_of, routes_of
+from simulator.routes import Rings, Routes, ring_bytes, rings_of, routes_of
 from simulator.schedule import Kind, Schedule
 from simulator.spans import ordered
 from simulator.timeline import Timeline
 
-__all__ = ["Played", "contends", "longest_path", "play"]
+__all__ = ["Played", "any_overlap", "contends", "longest_path", "play"]
 
 Column = NDArray[np.float64]
 Index = NDArray[np.int32]
@@ -112,15 +112,18 @@ def contends(
     for row, what in enumerate((Kind.REDUCE_GRAD, Kind.UNSHARD)):
         mine = kind == what
         path[mine] = rings.path[row, lowered.stage[flows[mine]]]
-    return _overlap(
-        played.start[flows],
-        played.sent[flows],
-        path,
-        rings.first,
-        rings.links,
-        len(fabric.capacity),
-        OVERLAP * float(np.nanmax(played.end)),
-    )
+    times = (played.start[flows], played.sent[flows])
+    return any_overlap(*times, path, rings, len(fabric.capacity), float(np.nanmax(played.end)))
+
+
+def any_overlap(
+    start: Column, sent: Column, path: Index, rings: Rings, num_links: int, step: float
+) -> bool:
+    """Whether a flow, in order of start, finds one of the links of its path still taken.
+
+    Times are in [s], of shape (num_flows,); `step` is the length of the step.
+    """
+    return _overlap(start, sent, path, rings.first, rings.links, num_links, OVERLAP * step)
 
 
 @kernel

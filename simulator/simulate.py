@@ -3,46 +3,30 @@
 Job -> Schedule -> Timeline -> Report, with Costs feeding the engine
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator import engine, events
 from simulator.accuracy.interval import interval
 from simulator.accuracy.outside import outside
-from simulator.causes import causes
+from simulator.causes import causes, implied_causes
 from simulator.costs import Costs, estimate, uniform
 from simulator.costs.costs import MOST_SECONDS
 from simulator.costs.estimate import host_seconds
 from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
 from simulator.costs.slices import attention_share, slice_times, sliced
-from simulator.dialects import check_transfers, is_lowered
+from simulator.execution import EXECUTORS, Execution, Executor, Work, execute, homes_of, synchronise
 from simulator.explain import explain_longest
-from simulator.fabric import Fabric, connect, ideal
+from simulator.fabric import connect, ideal
 from simulator.frameworks import load_framework
 from simulator.job import Job, Plan
-from simulator.longest_path import contends, play
-from simulator.lower import (
-    block,
-    lower,
-    post_receives_early,
-    reduce_at_end,
-    reduce_when_ready,
-    step_optimizer,
-    unshard_after_step,
-    without,
-)
-from simulator.matching import Matches, match
 from simulator.report import Report, in_flight, spans_of_ranks
-from simulator.routes import lone_seconds, routes_of, talking
 from simulator.schedule import Kind, Schedule
 from simulator.schedules import build, recipe_of
 from simulator.schedules.terapipe import choose_slices
-from simulator.spans import ordered
 from simulator.split import split_by_costs
 from simulator.staleness import (
     Weights,
@@ -55,9 +39,6 @@ from simulator.staleness import (
 from simulator.timeline import Timeline
 
 __all__ = ["EXECUTORS", "Executor", "Run", "simulate", "simulate_uniform"]
-
-Executor = Literal["auto", "longest_path", "events", "engine"]
-EXECUTORS: tuple[Executor, ...] = ("auto", "longest_path", "events", "engine")
 
 MOST_GAPS = 3  # idle gaps that a report explains [1]
 MOST_CUTS = 64  # places at which a sequence may be cut [1]
@@ -72,8 +53,17 @@ class Run:
     plan: Plan
     schedule: Schedule  # compute-only rows
     costs: Costs
-    timeline: Timeline
+    streams: Timeline  # spans and memory samples, where they imply the messages without these
     report: Report
+    messages: Callable[[], Timeline] | None = None  # the spans with those that are implied
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """All spans, and memory samples. Messages that are implied become spans when asked for."""
+        if self.messages is None:
+            return self.streams
+        samples = (self.streams.memory_rank, self.streams.memory_time, self.streams.memory_bytes)
+        return self.messages().with_memory(*samples)
 
 
 def simulate(job: Job, executor: Executor = "auto") -> Run:
@@ -92,10 +82,15 @@ def simulate(job: Job, executor: Executor = "auto") -> Run:
     if job.plan.rows is None and "num_slices" in recipe_of(job.plan.schedule).takes:
         job, costs = _sliced(job, costs)
     schedule = build(job.plan, costs, _neighbour_transfer(job, costs))
-    lowered = _whole_step(schedule, job.plan)
-    matches = match(lowered)
-    fabric = connect(job, talking(lowered, matches), _homes(lowered))
-    played = _execute(lowered, matches, costs, fabric, job.cluster.stragglers, executor)
+    work = Work(
+        schedule=schedule,
+        plan=job.plan,
+        costs=costs,
+        wire=lambda pairs, rows: connect(job, pairs, homes_of(rows)),
+        finish=synchronise,
+        stragglers=job.cluster.stragglers,
+    )
+    played = execute(work, executor)
     timeline = memory_samples(played.timeline, costs)
     policy = _policy(job.plan)
     if policy is not None:
@@ -110,8 +105,9 @@ def simulate(job: Job, executor: Executor = "auto") -> Run:
         plan=job.plan,
         schedule=schedule,
         costs=costs,
-        timeline=timeline,
+        streams=timeline,
         report=report,
+        messages=played.whole,
     )
 
 
@@ -148,10 +144,14 @@ def simulate_uniform(
     costs = uniform(plan.num_stages, forward / plan.vpp, backward / plan.vpp, weight, weight_memory)
     costs = sliced(costs, [1] * (plan.num_slices or 1))
     schedule = build(plan, costs, latency)
-    lowered = _with_transfers(schedule, plan)
-    matches = match(lowered)
-    fabric = ideal(talking(lowered, matches), latency)
-    played = _execute(lowered, matches, costs, fabric, {}, executor)
+    work = Work(
+        schedule=schedule,
+        plan=plan,
+        costs=costs,
+        wire=lambda pairs, _: ideal(pairs, latency),
+        finish=lambda rows, _: rows,
+    )
+    played = execute(work, executor)
     played = played._replace(timeline=memory_samples(played.timeline, costs))
     name = f"{plan.schedule}, uniform costs"
     return Run(
@@ -160,43 +160,10 @@ def simulate_uniform(
         plan=plan,
         schedule=schedule,
         costs=costs,
-        timeline=played.timeline,
+        streams=played.timeline,
         report=_report(name, plan, played, costs, {}),
+        messages=played.whole,
     )
-
-
-class Execution(NamedTuple):
-    """What an executor made of the rows."""
-
-    executor: str
-    timeline: Timeline
-    lone: NDArray[np.float64]  # longest transfer on free links, shape (num_kinds, num_stages) [s]
-
-
-def _execute(
-    lowered: Schedule,
-    matches: Matches,
-    costs: Costs,
-    fabric: Fabric,
-    stragglers: Mapping[int, float],
-    executor: Executor,
-) -> Execution:
-    """Run the rows on the chosen executor, or on the faster one that is exact."""
-    routes = routes_of(fabric, lowered.num_ranks)
-    lone = lone_seconds(lowered, matches, costs, routes)
-    if executor in ("auto", "longest_path"):
-        played = play(lowered, matches, costs, fabric, routes, stragglers)
-        if played.finished:
-            meets = contends(lowered, matches, fabric, routes, played)
-            if not meets or executor == "longest_path":
-                name = "longest_path, contention ignored" if meets else "longest_path"
-                return Execution(name, ordered(lowered, played.start, played.end), lone)
-        del played
-    if executor in ("auto", "events"):
-        start, end, finished = events.run(lowered, matches, costs, fabric, routes, stragglers)
-        if finished:
-            return Execution("events", ordered(lowered, start, end), lone)
-    return Execution("engine", engine.run(lowered, costs, fabric, stragglers), lone)
 
 
 def _sliced(job: Job, costs: Costs) -> tuple[Job, Costs]:
@@ -229,59 +196,12 @@ def _neighbour_transfer(job: Job, costs: Costs) -> float:
     return seconds + float(costs.boundary_gather[0])
 
 
-def _whole_step(schedule: Schedule, plan: Plan) -> Schedule:
-    """Lower the rows and add the data-parallel synchronisation and the optimizer step."""
-    lowered = _with_transfers(schedule, plan)
-    if (schedule.kind == Kind.OPTIMIZER).any():
-        if plan.dp * plan.cp > 1:
-            raise ValueError(
-                f"plan.dp is {plan.dp}, but the gradient reductions of an asynchronous schedule, "
-                f"as {plan.schedule}, are not costed yet; use dp = 1"
-            )
-        return lowered  # it updates its weights in its own rows
-    copies = max(map(len, _homes(schedule).values()))
-    if copies > 1 and plan.zero_stage >= 2:
-        raise ValueError(
-            f"plan.zero_stage is {plan.zero_stage}, but {plan.schedule} holds every stage on "
-            f"{copies} ranks, whose gradients are reduced at the end of a step; use zero_stage 1"
-        )
-    replicas = plan.replicas * copies
-    if replicas > 1 and plan.zero_stage < 2:  # later stages reduce in every backward
-        reduce = reduce_when_ready if plan.overlap_grad_reduce else reduce_at_end
-        lowered = reduce(lowered)
-    lowered = step_optimizer(lowered)
-    if replicas > 1 and plan.zero_stage in (1, 2):
-        lowered = unshard_after_step(lowered)
-    return lowered
-
-
-def _with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
-    """The rows with their sends and receives, as the plan's point-to-point does them.
-
-    Rows of one's own may come with both, and with the collectives of PyTorch's runtime, which are
-    left out here: the plan says which there are.
-    """
-    how = block if plan.p2p == "blocking" else post_receives_early
-    if not is_lowered(schedule):
-        return how(lower(schedule))
-    rows = without(schedule, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)
-    check_transfers(rows)
-    return how(rows)
-
-
-def _homes(schedule: Schedule) -> dict[int, tuple[int, ...]]:
-    """The ranks that hold each stage."""
-    held = np.zeros((schedule.num_stages, schedule.num_ranks), bool)
-    held[schedule.stage, schedule.rank] = True
-    return {stage: tuple(np.flatnonzero(row).tolist()) for stage, row in enumerate(held)}
-
-
 def _report(
     name: str, plan: Plan, played: Execution, costs: Costs, slow: Mapping[int, float]
 ) -> Report:
     """The figures that need no model; `slow` are the stragglers."""
     timeline = played.timeline
-    cause = causes(timeline)
+    cause = causes(timeline) if played.whole is None else implied_causes(timeline)
     parts = split_by_costs(timeline, costs, lone=played.lone, stragglers=slow, cause=cause)
     gaps = explain_longest(
         timeline,

@@ -16,9 +16,19 @@ Index = NDArray[np.int32]
 def ordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
     """The Timeline of ops that started and ended then, shape (num_ops,) each. [s]
 
-    Spans stand by rank, then start, then the order in the row; WAIT is none.
+    Spans stand by rank, then start, then the order in the row; WAIT is none. Where the rows are in
+    that order the columns are theirs.
     """
     columns = (lowered.offsets, lowered.stage, lowered.kind, lowered.microbatch)
+    if _stand(lowered.offsets, lowered.kind, start):  # share the columns
+        return Timeline(
+            rank=lowered.rank,
+            stage=lowered.stage,
+            kind=lowered.kind,
+            microbatch=lowered.microbatch,
+            start=start,
+            end=end,
+        )
     rank, stage, kind, microbatch, starts, ends, in_order = _ordered(*columns, start, end)
     if not in_order:
         order = np.lexsort((start, lowered.rank))
@@ -28,6 +38,16 @@ def ordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
     return Timeline(
         rank=rank, stage=stage, kind=kind, microbatch=microbatch, start=starts, end=ends
     )
+
+
+@kernel
+def _stand(offsets: NDArray[np.int64], kind: NDArray[np.int8], start: Column) -> bool:
+    """Whether the ops of each row start in order, and none is WAIT."""
+    for rank in range(len(offsets) - 1):
+        for op in range(offsets[rank], offsets[rank + 1]):
+            if kind[op] == 12 or (op > offsets[rank] and start[op] < start[op - 1]):
+                return False
+    return True
 
 
 @kernel

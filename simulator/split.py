@@ -45,6 +45,7 @@ SPLIT = (*WORK, *COMMUNICATION, *IDLE)
 ROUNDING = 1e-12  # part of a message's arrival below which a longer way is rounding [1]
 
 _F, _B, _I, _OPTIMIZER = (int(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.OPTIMIZER))
+_RECV_F, _RECV_B = int(Kind.RECV_F), int(Kind.RECV_B)
 _COMPUTE, _RECOMPUTE, _TENSOR, _STEP, _PIPELINE, _DATA, _WARM_UP, _DRAIN, _DEPENDENCY, _LINK = (
     range(len(SPLIT))
 )
@@ -133,7 +134,7 @@ def split_by_costs(
         lone: time of a transfer on free links by the kind and stage of either end, shape
             (num_kinds, num_stages); left out, the shortest span of that kind and stage. [s]
         stragglers: slow-down of a rank's compute. [1]
-        cause: what `causes` says of the timeline, if it is known already.
+        cause: what `causes` or `implied_causes` says of the timeline, if it is known already.
 
     Raises:
         ValueError: the costs have fewer stages than the timeline.
@@ -271,10 +272,16 @@ def _spend(
             first_backward = start[i]
         gap, way = max(0.0, start[i] - done), 0.0
         source = cause[i]
-        if source >= 0 and kind[source] > _OPTIMIZER:  # a message, no op of its own
-            left, arrived = start[source], end[source]
+        implied = source < -1  # a message without a span
+        if implied or (source >= 0 and kind[source] > _OPTIMIZER):
+            if implied:
+                left, arrived, carrier = end[-2 - source], start[i], stage[i]
+                carried = _RECV_F if kind[i] == _F else _RECV_B
+            else:
+                left, arrived, carrier = start[source], end[source], stage[source]
+                carried = kind[source]
             way = min(max(arrived - max(done, left), 0.0), gap)
-            excess = max(0.0, arrived - left - lone[kind[source], stage[source]])
+            excess = max(0.0, arrived - left - lone[carried, carrier])
             if step:
                 parts[_DATA, here] += way
             else:

@@ -7,20 +7,14 @@ from simulator.attribution import Path, path_of_iteration, path_of_step
 from simulator.costs import Costs, estimate
 from simulator.costs.estimate import host_seconds
 from simulator.costs.slices import attention_share, sliced
+from simulator.execution import execute_lowered, homes_of, synchronise, with_transfers
 from simulator.fabric import Fabric, connect, ideal
 from simulator.job import Job, Plan
 from simulator.matching import Matches, match
 from simulator.routes import talking
 from simulator.schedule import Kind, Schedule
 from simulator.schedules import build, recipe_of
-from simulator.simulate import (
-    Run,
-    _execute,
-    _homes,
-    _neighbour_transfer,
-    _whole_step,
-    _with_transfers,
-)
+from simulator.simulate import Run, _neighbour_transfer
 from simulator.staleness import steady
 from simulator.timeline import Timeline
 
@@ -59,7 +53,7 @@ def system_of(run: Run) -> System:
 
 def uniform_system(run: Run, latency: float) -> System:
     """The system that a run with uniform costs played."""
-    lowered = _with_transfers(run.schedule, run.plan)
+    lowered = with_transfers(run.schedule, run.plan)
     matches = match(lowered)
     fabric = ideal(talking(lowered, matches), latency)
     return System(plan=run.plan, lowered=lowered, matches=matches, costs=run.costs, fabric=fabric)
@@ -87,8 +81,8 @@ def remade(system: System, job: Job) -> System:
 
 
 def _wired(job: Job, plan: Plan, schedule: Schedule, costs: Costs) -> System:
-    lowered = _whole_step(schedule, plan)
-    matches, homes = match(lowered), _homes(lowered)
+    lowered = synchronise(with_transfers(schedule, plan), plan)
+    matches, homes = match(lowered), homes_of(lowered)
     return System(
         plan=plan,
         lowered=lowered,
@@ -104,7 +98,7 @@ def _wired(job: Job, plan: Plan, schedule: Schedule, costs: Costs) -> System:
 def played(system: System) -> Timeline:
     """The timeline of a system."""
     rows, costs, links = system.lowered, system.costs, system.fabric
-    return _execute(rows, system.matches, costs, links, system.stragglers, "auto").timeline
+    return execute_lowered(rows, system.matches, costs, links, system.stragglers, "auto").timeline
 
 
 def is_asynchronous(system: System) -> bool:
