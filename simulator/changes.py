@@ -5,6 +5,7 @@ The families are those of `sensitivity`; within each, every second of the path i
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ COLLECTIVE = (Kind.REDUCE_GRAD, Kind.UNSHARD)
 DIFFERENCE = 1e-5  # relative, of the derivatives [1]
 
 Faster = Callable[[Job, float], Job]
+Changed = Callable[[float], System]  # from how many times as fast the quantity is
 
 
 class Change(NamedTuple):
@@ -31,18 +33,19 @@ class Change(NamedTuple):
     family: str
     name: str
     seconds: float  # on the critical path [s]
-    system: System | None  # None where nothing can be changed
+    faster: Changed | None  # None where nothing can be changed
+    same_rows: Changed | None = None  # the same, where `faster` may make the schedule again
 
 
-def changes(system: System, path: Path, factor: float) -> Iterator[Change]:
-    """Every quantity of every family, `factor` times as fast."""
+def changes(system: System, path: Path) -> Iterator[Change]:
+    """Every quantity of every family."""
     free = pieces(path, system.costs, system.fabric, system.stragglers)
     taken = free.stretched(path, free)
     if system.job is not None:
-        yield from _hardware(system, system.job, path, free, factor)
-    yield from _ranks(system, path, taken, factor)
-    yield from _ops(system, path, taken, factor)
-    yield from _parts(system, path, taken, factor)
+        yield from _hardware(system, system.job, path, free)
+    yield from _ranks(system, path, taken)
+    yield from _ops(system, path, taken)
+    yield from _parts(system, path, taken)
 
 
 def quantities(job: Job) -> dict[str, Faster]:
@@ -97,17 +100,22 @@ def _with_uplink(job: Job, by: float) -> Job:
     return job.model_copy(update={"cluster": cluster})
 
 
-def _hardware(
-    system: System, job: Job, path: Path, free: Pieces, factor: float
-) -> Iterator[Change]:
+def _hardware(system: System, job: Job, path: Path, free: Pieces) -> Iterator[Change]:
     """Rates and latencies of the hardware, and what none of them explains."""
     rest = path.total - path.waiting
     for name, faster in quantities(job).items():
         slower_and_faster = [faster(job, 1 - DIFFERENCE), faster(job, 1 + DIFFERENCE)]
         seconds = _derivative(system, slower_and_faster, path, free)
         rest -= seconds
-        yield Change("hardware", name, seconds, remade(system, faster(job, factor)))
+        ways = (partial(_with_hardware, way, system, job, faster) for way in (remade, on_hardware))
+        yield Change("hardware", name, seconds, *ways)
     yield Change("hardware", CONSTANTS, rest, None)
+
+
+def _with_hardware(
+    way: Callable[[System, Job], System], system: System, job: Job, faster: Faster, factor: float
+) -> System:
+    return way(system, faster(job, factor))
 
 
 def _derivative(system: System, jobs: list[Job], path: Path, free: Pieces) -> float:
@@ -120,73 +128,90 @@ def _derivative(system: System, jobs: list[Job], path: Path, free: Pieces) -> fl
     return (ends[0] - ends[1]) / (2 * DIFFERENCE)
 
 
-def _ranks(system: System, path: Path, parts: Pieces, factor: float) -> Iterator[Change]:
+def _ranks(system: System, path: Path, parts: Pieces) -> Iterator[Change]:
     """Each rank's compute, and all communication."""
     compute = path.weight * (parts.work + parts.recompute)
     for rank in range(system.lowered.num_ranks):
-        slow = dict(system.stragglers) | {rank: system.stragglers.get(rank, 1.0) / factor}
         seconds = float(compute[path.rank == rank].sum())
-        yield Change("rank", f"rank {rank}", seconds, replace(system, stragglers=slow))
+        yield Change("rank", f"rank {rank}", seconds, partial(_faster_rank, system, rank))
     seconds = float(path.weight @ (parts.tensor + parts.latency + parts.wire))
-    faster_links = _faster_data(_faster_messages(_faster_tensor(system, factor), factor), factor)
-    yield Change("rank", "all communication", seconds, faster_links)
+    yield Change("rank", "all communication", seconds, partial(_faster_communication, system))
 
 
-def _ops(system: System, path: Path, parts: Pieces, factor: float) -> Iterator[Change]:
+def _ops(system: System, path: Path, parts: Pieces) -> Iterator[Change]:
     """Each kind of op, its tensor-parallel communication included, and what runs between ops."""
     first = path.weight * (parts.total - parts.second)
     for kind in Kind:
         if kind.is_compute and (system.lowered.kind == kind).any():
             seconds = float(first[path.kind == kind].sum())
             seconds += float((path.weight * parts.second)[path.second_kind == kind].sum())
-            costs = system.costs
-            time, tensor = costs.seconds.copy(), costs.tensor_seconds.copy()
-            time[kind] /= factor
-            tensor[kind] /= factor
-            changed = replace(costs, seconds=time, tensor_seconds=tensor)
             name = "optimizer step" if kind == Kind.OPTIMIZER else kind.name
-            yield Change("op", name, seconds, replace(system, costs=changed))
+            yield Change("op", name, seconds, partial(_faster_kind, system, kind))
     between = float(first[path.kind > Kind.OPTIMIZER].sum())
     if (system.lowered.kind > Kind.OPTIMIZER).any():
-        links = _faster_data(_faster_messages(system, factor), factor)
-        yield Change("op", "messages and reductions", between, links)
+        yield Change("op", "messages and reductions", between, partial(_faster_links, system))
 
 
-def _parts(system: System, path: Path, parts: Pieces, factor: float) -> Iterator[Change]:
+def _parts(system: System, path: Path, parts: Pieces) -> Iterator[Change]:
     """Each part of the costs, as in a report's split."""
-    costs, saved = system.costs, 1 - 1 / factor
+    costs = system.costs
     step = path.kind == Kind.OPTIMIZER
     work = path.weight * parts.work
     tensor, again = costs.tensor_seconds, np.zeros_like(costs.seconds)
     again[Kind.B] = again[Kind.I] = costs.recompute_seconds
     lone = costs.seconds - tensor - again
-    yield Change("part", "compute", float(work[~step].sum()), _less(system, saved * lone, COMPUTE))
+    faster = partial(_less, system, lone, COMPUTE)
+    yield Change("part", "compute", float(work[~step].sum()), faster)
     if again.any():
         seconds = float(path.weight @ parts.recompute)
-        yield Change("part", "recompute", seconds, _less(system, saved * again, COMPUTE))
+        yield Change("part", "recompute", seconds, partial(_less, system, again, COMPUTE))
     if tensor.any():
         seconds = float(path.weight @ parts.tensor)
-        yield Change("part", "tp comm.", seconds, _faster_tensor(system, factor))
+        yield Change("part", "tp comm.", seconds, partial(_faster_tensor, system))
     if (system.lowered.kind == Kind.OPTIMIZER).any():
         seconds = float(work[step].sum())
-        yield Change("part", "optimizer", seconds, _less(system, saved * lone, (Kind.OPTIMIZER,)))
+        faster = partial(_less, system, lone, (Kind.OPTIMIZER,))
+        yield Change("part", "optimizer", seconds, faster)
     between = path.weight * (parts.latency + parts.wire)
     data = np.isin(path.kind, COLLECTIVE)
     if system.fabric.sends:
         seconds = float(between[~data].sum())
-        yield Change("part", "pp comm.", seconds, _faster_messages(system, factor))
+        yield Change("part", "pp comm.", seconds, partial(_faster_messages, system))
     if np.isin(system.lowered.kind, COLLECTIVE).any():
         seconds = float(between[data].sum())
-        yield Change("part", "dp comm.", seconds, _faster_data(system, factor))
+        yield Change("part", "dp comm.", seconds, partial(_faster_data, system))
 
 
-def _less(system: System, seconds: NDArray[np.float64], kinds: tuple[Kind, ...]) -> System:
-    """The system with these kinds this much shorter; `seconds` has shape (num_kinds, num_stages).
+def _faster_rank(system: System, rank: int, factor: float) -> System:
+    slow = dict(system.stragglers) | {rank: system.stragglers.get(rank, 1.0) / factor}
+    return replace(system, stragglers=slow)
+
+
+def _faster_kind(system: System, kind: Kind, factor: float) -> System:
+    costs = system.costs
+    time, tensor = costs.seconds.copy(), costs.tensor_seconds.copy()
+    time[kind] /= factor
+    tensor[kind] /= factor
+    return replace(system, costs=replace(costs, seconds=time, tensor_seconds=tensor))
+
+
+def _faster_communication(system: System, factor: float) -> System:
+    return _faster_links(_faster_tensor(system, factor), factor)
+
+
+def _faster_links(system: System, factor: float) -> System:
+    return _faster_data(_faster_messages(system, factor), factor)
+
+
+def _less(
+    system: System, seconds: NDArray[np.float64], kinds: tuple[Kind, ...], factor: float
+) -> System:
+    """The system with this part of some kinds faster; `seconds` has shape (num_kinds, num_stages).
 
     A full backward is shorter by what its kind says; its halves by theirs.
     """
     time = system.costs.seconds.copy()
-    time[list(kinds)] -= seconds[list(kinds)]
+    time[list(kinds)] -= (1 - 1 / factor) * seconds[list(kinds)]
     return replace(system, costs=replace(system.costs, seconds=time))
 
 

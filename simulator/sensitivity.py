@@ -4,6 +4,11 @@ Two answers for each. The critical path's: a quantity that takes a share of it s
 times 1 - 1 / (1 + change), which is exact for small changes. And a run with that quantity changed,
 which knows that another path may become critical. Every second of the critical path belongs to one
 quantity of each family, so the shares of a family add up to 1.
+
+Paths may be equally long. Then the step is no shorter than that of them which the quantity helps
+least, so that what counts is the least share of all. It is the one-sided derivative of the step,
+which is the longest of many paths; where the two answers differ, it is taken from a run with a
+change so small that no other path becomes critical.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +31,14 @@ from simulator.system import (
     uniform_system,
 )
 
-__all__ = ["FAMILIES", "Sensitivities", "Sensitivity", "sensitivity", "sensitivity_uniform"]
+__all__ = [
+    "FAMILIES",
+    "Sensitivities",
+    "Sensitivity",
+    "least_share",
+    "sensitivity",
+    "sensitivity_uniform",
+]
 
 FAMILIES = {  # each adds up to the critical path
     "hardware": "quantity of the hardware",
@@ -36,6 +48,7 @@ FAMILIES = {  # each adds up to the critical path
 }
 MANY = 1000  # spans from which compiling pays [1]
 NOTABLE = 5e-4  # of the step, for a change of 0.1: how far the two answers may be apart [1]
+SMALL = 1e-6  # change that makes no other path critical, unless it is as long already [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +58,8 @@ class Sensitivity:
     family: str  # key of FAMILIES
     name: str
     share: float  # of the critical path [1]
-    predicted: float  # change of the step by the critical path [1]
+    least_share: float  # of each critical path, where several are equally long [1]
+    predicted: float  # change of the step by the critical paths [1]
     simulated: float | None  # change of the step in a run; None where nothing can be changed [1]
     note: str = ""  # why the two differ
 
@@ -119,13 +133,19 @@ def _sensitivities(run: Run, system: System, change: float) -> Sensitivities:
     timeline = played(system)
     step, path = step_seconds(system, timeline), decisive_path(system, timeline)
     assert abs(path.total - step) < 1e-9 * step, "the critical path explains the whole step"
-    saved = 1 - 1 / (1 + change)
-    rows = [_row(one, path, step, saved) for one in changes(system, path, 1 + change)]
+    rows = [_row(one, path, step, change) for one in changes(system, path)]
     if path.waiting > NOTABLE * step:
         share = path.waiting / step
         rows += [
-            Sensitivity(family=f, name="waiting", share=share, predicted=0.0, simulated=None)
-            for f in FAMILIES
+            Sensitivity(
+                family=family,
+                name="waiting",
+                share=share,
+                least_share=share,
+                predicted=0.0,
+                simulated=None,
+            )
+            for family in FAMILIES
         ]
     rows.sort(key=lambda row: (row.predicted if row.simulated is None else row.simulated, row.name))
     return Sensitivities(
@@ -133,28 +153,49 @@ def _sensitivities(run: Run, system: System, change: float) -> Sensitivities:
     )
 
 
-def _row(one: Change, path: Path, step: float, saved: float) -> Sensitivity:
+def _row(one: Change, path: Path, step: float, change: float) -> Sensitivity:
     """One quantity, both ways."""
-    share = 0.0 if abs(one.seconds) < 1e-9 * step else one.seconds / step
-    predicted = -share * saved + 0.0
-    if one.system is None:
-        return Sensitivity(
-            family=one.family, name=one.name, share=share, predicted=predicted, simulated=None
-        )
-    timeline = played(one.system)
-    simulated = step_seconds(one.system, timeline) / step - 1
-    simulated = 0.0 if abs(simulated) < 1e-12 else simulated
-    note = ""
-    if abs(simulated - predicted) > NOTABLE * saved / (1 - 1 / 1.1):
-        note = _why(path, decisive_path(one.system, timeline), simulated < predicted)
+    saved = 1 - 1 / (1 + change)
+    share = least = 0.0 if abs(one.seconds) < 1e-9 * step else one.seconds / step
+    simulated, notes = None, []
+    if one.faster is not None:
+        changed = one.faster(1 + change)
+        timeline = played(changed)
+        simulated = step_seconds(changed, timeline) / step - 1
+        simulated = 0.0 if abs(simulated) < 1e-12 else simulated
+        notable = NOTABLE * saved / (1 - 1 / 1.1)
+        if abs(simulated + share * saved) > notable:
+            least = least_share(one, step)
+            if (share - least) * saved > notable:
+                notes = [_tied(least)]
+            else:
+                least = share
+        if abs(simulated + least * saved) > notable:
+            notes += [_why(path, decisive_path(changed, timeline), simulated < -least * saved)]
     return Sensitivity(
         family=one.family,
         name=one.name,
         share=share,
-        predicted=predicted,
+        least_share=least,
+        predicted=-least * saved + 0.0,
         simulated=simulated,
-        note=note,
+        note="; ".join(notes),
     )
+
+
+def least_share(one: Change, step: float) -> float:
+    """A quantity's least share of the critical paths: how fast the step shrinks with it. [1]"""
+    slightly = one.same_rows or one.faster
+    assert slightly is not None
+    system = slightly(1 + SMALL)
+    shrunk = 1 - step_seconds(system, played(system)) / step
+    return max(0.0, shrunk / (1 - 1 / (1 + SMALL)))
+
+
+def _tied(least: float) -> str:
+    if least < 5e-5:
+        return "another path is as long and does without it"
+    return f"other paths are as long, and the least that one has is {100 * least:.2f}%"
 
 
 def _why(old: Path, new: Path, helps_more: bool) -> str:
