@@ -30,9 +30,11 @@ from simulator.lower import (
     without,
 )
 from simulator.matching import Matches, match
-from simulator.routes import lone_seconds, routes_of, talking
+from simulator.messages import with_messages
+from simulator.routes import Routes, lone_seconds, routes_of, talking
 from simulator.schedule import Kind, Schedule
-from simulator.spans import ordered
+from simulator.spans import ordered, reordered
+from simulator.streams import Streamed
 from simulator.timeline import Timeline
 
 __all__ = [
@@ -144,15 +146,16 @@ def _stream(work: Work, executor: Executor) -> Execution | None:
         return None
     lone = streams.lone_seconds(home, rows.num_stages, costs, routes)
     timeline = ordered(rows, streamed.start, streamed.end)
-    return Execution(_path(meets), timeline, lone, partial(_with_messages, work, fabric))
+    whole = partial(_with_messages, work, rows, streamed, routes)
+    return Execution(_path(meets), timeline, lone, whole)
 
 
-def _with_messages(work: Work, fabric: Fabric) -> Timeline:
+def _with_messages(work: Work, rows: Schedule, streamed: Streamed, routes: Routes) -> Timeline:
     """The timeline with a span for each end of each message."""
+    home = checked_homes(work.schedule)[0]
     lowered = work.finish(with_transfers(work.schedule, work.plan), work.plan)
-    routes = routes_of(fabric, lowered.num_ranks)
-    start, end = play(lowered, match(lowered), work.costs, fabric, routes, work.stragglers)[:2]
-    return ordered(lowered, start, end)
+    times = with_messages(lowered, rows, streamed, home, work.costs, routes)
+    return reordered(lowered, *times)
 
 
 def with_transfers(schedule: Schedule, plan: Plan) -> Schedule:

@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.kernel import kernel
-from simulator.schedule import Kind, Schedule
+from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 
-__all__ = ["ordered"]
+__all__ = ["ordered", "reordered"]
 
 Column = NDArray[np.float64]
 Index = NDArray[np.int32]
@@ -19,8 +19,7 @@ def ordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
     Spans stand by rank, then start, then the order in the row; WAIT is none. Where the rows are in
     that order the columns are theirs.
     """
-    columns = (lowered.offsets, lowered.stage, lowered.kind, lowered.microbatch)
-    if _stand(lowered.offsets, lowered.kind, start):  # share the columns
+    if _stand(lowered.offsets, lowered.kind, start):
         return Timeline(
             rank=lowered.rank,
             stage=lowered.stage,
@@ -29,15 +28,22 @@ def ordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
             start=start,
             end=end,
         )
-    rank, stage, kind, microbatch, starts, ends, in_order = _ordered(*columns, start, end)
-    if not in_order:
-        order = np.lexsort((start, lowered.rank))
-        order = order[lowered.kind[order] != Kind.WAIT]
-        rank, stage, kind = lowered.rank[order], lowered.stage[order], lowered.kind[order]
-        microbatch, starts, ends = lowered.microbatch[order], start[order], end[order]
-    return Timeline(
-        rank=rank, stage=stage, kind=kind, microbatch=microbatch, start=starts, end=ends
-    )
+    ids = (lowered.stage.copy(), lowered.kind.copy(), lowered.microbatch.copy())
+    own = Schedule(lowered.offsets, *ids, lowered.paired)
+    return reordered(own, start.copy(), end.copy())
+
+
+def reordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
+    """The same in the columns of the rows and times, which are lost: a copy takes their memory."""
+    ids = (lowered.stage, lowered.kind, lowered.microbatch)
+    count = _reorder(lowered.offsets, *ids, start, end)
+    total = int(count.sum())
+    columns = (*ids, start, end)
+    if total < len(start):
+        columns = tuple(column[:total].copy() for column in columns)  # type: ignore[assignment]
+    stage, kind, microbatch, start, end = columns
+    rank = np.repeat(np.arange(lowered.num_ranks, dtype=np.int32), count)
+    return Timeline(rank=rank, stage=stage, kind=kind, microbatch=microbatch, start=start, end=end)
 
 
 @kernel
@@ -51,71 +57,87 @@ def _stand(offsets: NDArray[np.int64], kind: NDArray[np.int8], start: Column) ->
 
 
 @kernel
-def _ordered(
+def _reorder(
     offsets: NDArray[np.int64],
     stage: Index,
     kind: NDArray[np.int8],
     microbatch: Index,
     start: Column,
     end: Column,
-) -> tuple[Index, Index, NDArray[np.int8], Index, Column, Column, bool]:
-    """The timed ops of each row by start, ties in the row's order: all but WAIT.
+) -> NDArray[np.int64]:
+    """Put each row's ops, but for WAIT, in order of start, ties in the row's order.
 
-    Ops are nearly in order, receives apart from the rest, so that insertion and one merge do it;
-    the last value says whether it was so.
+    Rows follow each other without gaps; returns their lengths. Ops are nearly in order, receives
+    apart from the rest, so that insertion and one merge do it; else the row is sorted.
     """
     num_ranks = len(offsets) - 1
-    total = 0
-    for op in range(len(kind)):
-        if kind[op] != 12:
-            total += 1
-    new_rank, new_stage = np.empty(total, np.int32), np.empty(total, np.int32)
-    new_kind, new_microbatch = np.empty(total, np.int8), np.empty(total, np.int32)
-    new_start, new_end = np.empty(total), np.empty(total)
     longest = 0
     for rank in range(num_ranks):
         longest = max(longest, offsets[rank + 1] - offsets[rank])
     rest, received = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    fill, in_order = 0, True
+    order, count = np.empty(longest, np.int64), np.zeros(num_ranks, np.int64)
+    old_stage, old_microbatch = np.empty(longest, np.int32), np.empty(longest, np.int32)
+    old_kind = np.empty(longest, np.int8)
+    old_start, old_end = np.empty(longest), np.empty(longest)
+    fill = 0
     for rank in range(num_ranks):
+        first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
         num_rest = num_received = 0
-        moves = 16 * (offsets[rank + 1] - offsets[rank])
-        for op in range(offsets[rank], offsets[rank + 1]):
+        moves = 16 * length
+        for at in range(length):
+            op = first + at
+            old_stage[at], old_kind[at], old_microbatch[at] = stage[op], kind[op], microbatch[op]
+            old_start[at], old_end[at] = start[op], end[op]
             if kind[op] == 12:
                 continue
             is_receive = kind[op] == 6 or kind[op] == 8
             row = received if is_receive else rest
             slot = num_received if is_receive else num_rest
-            while moves > 0 and slot > 0 and start[row[slot - 1]] > start[op]:
+            while moves > 0 and slot > 0 and old_start[row[slot - 1]] > old_start[at]:
                 row[slot] = row[slot - 1]
                 slot -= 1
                 moves -= 1
-            row[slot] = op
+            row[slot] = at
             if is_receive:
                 num_received += 1
             else:
                 num_rest += 1
+        total = num_rest + num_received
         if moves == 0:
-            in_order = False
-            break
-        a = b = 0
-        while a < num_rest or b < num_received:
-            if b == num_received:
-                take_rest = True
-            elif a == num_rest:
-                take_rest = False
-            else:
-                one, other = rest[a], received[b]
-                take_rest = start[one] < start[other] or (
-                    start[one] == start[other] and one < other
-                )
-            op = rest[a] if take_rest else received[b]
-            if take_rest:
-                a += 1
-            else:
-                b += 1
-            new_rank[fill], new_stage[fill], new_kind[fill] = rank, stage[op], kind[op]
-            new_microbatch[fill], new_start[fill] = microbatch[op], start[op]
-            new_end[fill] = end[op]
+            total = 0
+            for at in range(length):
+                if old_kind[at] != 12:
+                    rest[total] = at
+                    total += 1
+            sort = np.argsort(old_start[rest[:total]], kind="mergesort")
+            for at in range(total):
+                order[at] = rest[sort[at]]
+        else:
+            a = b = 0
+            for at in range(total):
+                if b == num_received:
+                    take_rest = True
+                elif a == num_rest:
+                    take_rest = False
+                else:
+                    one, other = rest[a], received[b]
+                    take_rest = old_start[one] < old_start[other] or (
+                        old_start[one] == old_start[other] and one < other
+                    )
+                if take_rest:
+                    order[at] = rest[a]
+                    a += 1
+                else:
+                    order[at] = received[b]
+                    b += 1
+        for at in range(total):
+            old = order[at]
+            stage[fill], kind[fill], microbatch[fill] = (
+                old_stage[old],
+                old_kind[old],
+                old_microbatch[old],
+            )
+            start[fill], end[fill] = old_start[old], old_end[old]
             fill += 1
-    return new_rank, new_stage, new_kind, new_microbatch, new_start, new_end, in_order
+        count[rank] = total
+    return count
