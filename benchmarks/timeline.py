@@ -1,8 +1,9 @@
 """How long an answer takes: whole calls on one core, growth and memory, and the engine's pace.
 
-`python benchmarks/timeline.py` prints medians of warm calls. A whole call builds the rows, lowers
-them, computes the timeline with its memory samples, and writes the report. `--growth` adds ten
-million ops.
+`python benchmarks/timeline.py` prints medians of warm calls. A whole call builds the rows, computes
+the timeline with its memory samples, and writes the report; "with messages" lowers the rows too and
+makes each end of each message a span, as reading `run.timeline` does. `--growth` adds ten million
+ops.
 """
 
 import resource
@@ -36,7 +37,12 @@ CASES = (
     ("interleaved", 64, 512, 4, 60e-3, 9.3),
     ("zb-h1", 64, 512, 1, 30e-3, None),
 )
-GROWTH = (128, 1_280, 12_800, 78_125)  # microbatches on 64 ranks: 16,384 to 10 million ops
+# schedule, vpp, microbatches on 64 ranks: 16,384 to 10 million ops
+GROWTH = (
+    ("1f1b", 1, (128, 1_280, 12_800, 78_125)),
+    ("interleaved", 4, (512, 19_520)),
+    ("zb-h1", 1, (512, 52_083)),
+)
 
 
 def timed(call, repeats=REPEATS):
@@ -51,19 +57,27 @@ def timed(call, repeats=REPEATS):
     return statistics.median(times), min(times)
 
 
+def with_messages(plan):
+    """A run whose timeline has been read."""
+    run = simulate_uniform(plan, 1.0, 2.0)
+    assert run.timeline.num_spans >= run.streams.num_spans
+    return run
+
+
 def whole_calls():
-    print(f"{'whole call':<34}{'ops':>9}{'median':>11}{'least':>11}{'target':>8}", end="")
-    print(f"{'another tool':>14}{'ratio':>8}")
+    print(f"{'whole call':<28}{'ops':>9}{'median':>11}{'least':>11}{'with messages':>15}", end="")
+    print(f"{'target':>8}{'another tool':>14}{'ratio':>8}")
     for name, pp, m, vpp, target, other in CASES:
         plan = Plan(schedule=name, pp=pp, num_microbatches=m, vpp=vpp)
         took, least = timed(lambda plan=plan: simulate_uniform(plan, 1.0, 2.0))
+        whole, _ = timed(lambda plan=plan: with_messages(plan))
         ops = build(plan).num_ops
         goal = f"{1e3 * target:.0f} ms" if target else ""
         peer = f"{other} s" if other else ""
         ratio = f"{other / took:.0f}x" if other else ""
         label = f"{name} p={pp} m={m}" + (f" v={vpp}" if vpp > 1 else "")
-        times = f"{1e3 * took:>8.2f} ms{1e3 * least:>8.2f} ms"
-        print(f"{label:<34}{ops:>9,}{times}{goal:>8}{peer:>14}{ratio:>8}")
+        times = f"{1e3 * took:>8.2f} ms{1e3 * least:>8.2f} ms{1e3 * whole:>12.2f} ms"
+        print(f"{label:<28}{ops:>9,}{times}{goal:>8}{peer:>14}{ratio:>8}")
 
 
 def big_job():
@@ -128,30 +142,38 @@ def engine_pace():
         print(f"{label:<20}{events:>10,}{rate:>12,.0f}{loop:>12,.0f}{rate / loop:>8.2f}")
 
 
-def one_size(microbatches):
-    """Print time and memory of one call of a process of its own."""
+def peak():
+    """Most memory that this process has held. [bytes]"""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def one_size(schedule, vpp, microbatches):
+    """Print time and memory of one call of a process of its own, and of reading its messages."""
     compile_all()
-    simulate_uniform(Plan(pp=64, num_microbatches=64), 1.0, 2.0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begin = time.perf_counter()
-    run = simulate_uniform(Plan(pp=64, num_microbatches=microbatches), 1.0, 2.0)
-    took = time.perf_counter() - begin
-    peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    ops, steps = run.schedule.num_ops, run.timeline.num_spans
-    print(f"{ops:>12,}{steps:>14,}{took:>9.3f} s{1e9 * took / ops:>9.0f} ns", end="")
-    print(f"{peak / steps:>12.0f} B{peak / ops:>12.0f} B")
+    with_messages(Plan(schedule=schedule, vpp=vpp, pp=64, num_microbatches=64))
+    plan = Plan(schedule=schedule, vpp=vpp, pp=64, num_microbatches=microbatches)
+    before, begin = peak(), time.perf_counter()
+    run = simulate_uniform(plan, 1.0, 2.0)
+    took, most, ops = time.perf_counter() - begin, peak() - before, run.schedule.num_ops
+    print(f"{schedule:<12}{ops:>11,}{took:>9.3f} s{1e9 * took / ops:>8.0f} ns", end="")
+    print(f"{most / ops:>10.0f} B", end="")
+    spans = run.timeline.num_spans
+    took, most = time.perf_counter() - begin, peak() - before
+    print(f"{spans:>13,}{took:>9.3f} s{most / ops:>8.0f} B{most / spans:>8.0f} B")
 
 
 def growth():
-    print(f"\n{'1f1b p=64: ops':>12}{'with messages':>14}{'one call':>11}{'an op':>12}", end="")
-    print(f"{'peak an op':>14}{'F and B only':>14}", flush=True)
-    for microbatches in GROWTH:
-        subprocess.run([sys.executable, __file__, str(microbatches)], check=True)
+    print(f"\n{'p=64':<12}{'ops':>11}{'one call':>11}{'an op':>11}{'peak an op':>12}", end="")
+    print(f"{'with messages':>13}{'':>11}{'an op':>10}{'a span':>10}", flush=True)
+    for schedule, vpp, sizes in GROWTH:
+        for microbatches in sizes:
+            command = [sys.executable, __file__, schedule, str(vpp), str(microbatches)]
+            subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1] != "--growth":
-        one_size(int(sys.argv[1]))
+        one_size(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     else:
         compile_all()
         whole_calls()
