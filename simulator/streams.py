@@ -117,8 +117,10 @@ def meet(
         rings.path,
     )
     order = np.argsort(begin, kind="stable")
-    flows = (begin[order], sent[order], path[order])
-    return any_overlap(*flows, rings, len(fabric.capacity), float(streamed.end.max()))
+    begin = begin[order]  # one after the other: each lets the one before it go
+    sent, path = sent[order], path[order]
+    del order
+    return any_overlap(begin, sent, path, rings, len(fabric.capacity), float(streamed.end.max()))
 
 
 @kernel

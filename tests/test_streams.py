@@ -1,5 +1,7 @@
 """The compute streams alone give what the rows with every message give, to the last bit."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +15,18 @@ from simulator.costs.slices import sliced
 from simulator.execution import Work, execute, execute_lowered, with_transfers
 from simulator.explain import explain_longest
 from simulator.fabric import ideal
-from simulator.load import load_job
+from simulator.job import Plan
+from simulator.load import job_from_options, load_job
 from simulator.lower import reduce_at_end, reduce_when_ready, step_optimizer, unshard_after_step
 from simulator.matching import match
 from simulator.report import in_flight, spans_of_ranks
 from simulator.routes import talking
-from simulator.schedule import Kind
-from simulator.simulate import simulate
+from simulator.schedule import Deadlock, Kind, Schedule
+from simulator.simulate import simulate, simulate_uniform
 from simulator.split import SPLIT, split_by_costs
 from tests.plans import QUICK, nearest, rows_of
 from tests.test_longest_path import one_link_each, random_costs
+from tests.test_sensitivity import JOBS, job_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ENDS = {
@@ -35,7 +39,7 @@ UNPAIRED = [name for name in QUICK if not rows_of(nearest(name, 4, 2, 2)).paired
 
 
 def both_ways(work):
-    """What the streams say, and what the lowered rows say; None where messages meet."""
+    """What the streams say, and what the lowered rows say."""
     ours = execute(work, "longest_path")
     lowered = work.finish(with_transfers(work.schedule, work.plan), work.plan)
     matches = match(lowered)
@@ -94,14 +98,103 @@ def test_streams_equal_the_lowered_rows_bit_for_bit_with_random_costs(name, end,
     assert_same(ours, theirs, costs, slow)
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_example_s_report_is_that_of_the_lowered_rows(path, monkeypatch):
-    job = load_job(path)
+REAL = (
+    "korthikanti_22b_full",
+    "korthikanti_175b_selective_sp",
+    "korthikanti_530b_selective_sp_2240_gpus",
+    "llama3_70b_dgx_h100",
+    "sc21_145_6b",
+)
+LEAN = [name for name in JOBS if name not in ("blocking transfers", "overlapped pairs")]
+
+
+@pytest.mark.parametrize("name", [*REAL, *LEAN, "asynchronous"])
+def test_a_job_s_report_is_that_of_the_lowered_rows_to_the_last_digit(name, monkeypatch):
+    if name in REAL:
+        job = load_job(EXAMPLES / f"{name}.toml")
+    elif name in JOBS:
+        job = job_of(name)
+    else:
+        words = ["plan.schedule=pipedream", "plan.dp=1", "plan.num_microbatches=8", "gpus=4"]
+        job = job_from_options({}, EXAMPLES / "small_8_gpus.toml", words)
     ours = simulate(job, "longest_path")
+    assert ours.messages is not None
     monkeypatch.setattr(execution, "_implies_messages", lambda _: False)
     theirs = simulate(job, "longest_path")
+    assert theirs.messages is None
     assert ours.report.to_dict() == theirs.report.to_dict()
     assert ours.timeline == theirs.timeline
-    assert simulate(job).report.executor == theirs.report.executor or (
-        theirs.report.executor == "longest_path, contention ignored"
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+from simulator.job import Plan
+from simulator.kernel import compile_all
+from simulator.simulate import simulate_uniform
+
+def held(name):
+    return 1024 * int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+compile_all()
+words = {"schedule": sys.argv[1], "vpp": int(sys.argv[2]), "pp": 64}
+simulate_uniform(Plan(num_microbatches=64, **words), 1.0, 2.0)
+before = held("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak of compiling
+run = simulate_uniform(Plan(num_microbatches=int(sys.argv[3]), **words), 1.0, 2.0)
+print(run.schedule.num_ops, held("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("name", "vpp", "m"), [("1f1b", 1, 12_800), ("interleaved", 4, 3_200), ("zb-h1", 1, 8_533)]
+)
+def test_a_whole_call_of_1_6_million_ops_takes_at_most_100_bytes_an_op(name, vpp, m):
+    command = [sys.executable, "-c", PEAK, name, str(vpp), str(m)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    ops, peak = map(int, done.stdout.split())
+    assert 1.6e6 < ops < 1.7e6
+    assert 28 * ops < peak <= 100 * ops  # the columns of the answer alone are 28 bytes an op
+
+
+def test_messages_are_spans_only_when_asked_for_and_then_once():
+    run = simulate_uniform(Plan(pp=4, num_microbatches=8), 1.0, 2.0, latency=0.1)
+    assert run.streams.num_spans == 2 * 4 * 8
+    assert run.timeline.num_spans == 2 * 4 * 8 + 4 * 3 * 8  # two ends, both ways
+    assert run.timeline is run.timeline
+    assert run.timeline.memory_of(0)[1].tolist() == run.streams.memory_of(0)[1].tolist()
+
+
+@pytest.mark.parametrize("text", ["0F0,0B0\n1B0,1F0", "0B0,0F0\n1F0,1B0", "0F0,0W0,0I0\n1F0,1B0"])
+def test_rows_that_cannot_finish_are_refused_as_lowering_refuses_them(text):
+    schedule = Schedule.parse(text)
+    costs = random_costs(2, 0)
+    work = Work(
+        schedule=schedule,
+        plan=Plan(pp=2, num_microbatches=1),
+        costs=costs,
+        wire=lambda pairs, _: ideal(pairs),
+        finish=lambda rows, _: rows,
     )
+    with pytest.raises(Deadlock, match="cannot finish: rank"):
+        execute(work, "auto")
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "dualpipe-v"])
+def test_overlapped_pairs_run_with_every_message(name):
+    run = simulate_uniform(nearest(name, 4, 2, 2), 1.0, 2.0)
+    assert run.messages is None
+    assert np.isin(run.timeline.kind, (Kind.SEND_F, Kind.RECV_F)).any()
+
+
+def test_messages_that_meet_are_found_without_lowering_and_the_events_run():
+    job = job_from_options(
+        {},
+        EXAMPLES / "small_8_gpus.toml",
+        ["cluster.gpus_per_node=1", "cluster.nics_per_node=1", "cluster.oversubscription=4"],
+    )
+    assert simulate(job).report.executor == "events"
+    alone = simulate(job, "longest_path").report
+    assert alone.executor == "longest_path, contention ignored"
+    assert alone.step_time <= simulate(job).report.step_time
