@@ -30,7 +30,7 @@ from simulator.lower import (
     without,
 )
 from simulator.matching import Matches, match
-from simulator.messages import with_messages
+from simulator.messages import meet, with_messages
 from simulator.routes import Routes, lone_seconds, routes_of, talking
 from simulator.schedule import Kind, Schedule
 from simulator.spans import ordered, reordered
@@ -141,7 +141,7 @@ def _stream(work: Work, executor: Executor) -> Execution | None:
     streamed = streams.stream(rows, home, costs, fabric, routes, work.stragglers)
     if not streamed.finished:
         return None
-    meets = streams.meet(rows, home, costs, fabric, routes, streamed)
+    meets = meet(rows, home, costs, fabric, routes, streamed)
     if meets and executor == "auto":
         return None
     lone = streams.lone_seconds(home, rows.num_stages, costs, routes)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.causes import causes
 from simulator.critical_path import critical_line, critical_path
+from simulator.excerpt import excerpt
 from simulator.gaps import longest_gaps, longest_of_ranks
 from simulator.schedule import Kind, Op
 from simulator.split import by_kind_and_stage, shortest
@@ -153,42 +154,9 @@ def explain_longest(
     following, begin = gaps.following[inner].tolist(), gaps.begin[inner].tolist()
     if len(cause) and cause.min() < NONE:
         assert activation_limit is None, "a limit asks when messages came that nothing waited for"
-        timeline, cause, following = _around(timeline, cause, following, begin)
+        timeline, cause, following = excerpt(timeline, cause, following, begin)
     known = _Known(timeline, cause, lone, stragglers, activation_limit)
     return tuple(map(partial(_bubble, known), following, begin))
-
-
-def _around(
-    timeline: Timeline, cause: NDArray[np.int32], following: list[int], begin: list[float]
-) -> tuple[Timeline, NDArray[np.int32], list[int]]:
-    """The ranks of some gaps and what led to these, with the messages as spans, and its causes."""
-    needed, messages = np.isin(timeline.rank, timeline.rank[following]), {}
-    for at, since in zip(following, begin, strict=True):
-        here = at
-        while here != NONE and (here == at or timeline.end[here] > since):
-            needed[here] = True
-            if (source := int(cause[here])) < NONE:
-                messages[here] = source = -2 - source
-                needed[source] = True
-            here = source
-    kept, users = np.flatnonzero(needed), np.array(list(messages), np.int64)
-    new = dict(zip(kept.tolist(), range(len(kept)), strict=True))
-    makers = np.array(list(messages.values()), np.int64)
-    back = timeline.kind[users] != _F
-    send = np.where(back, Kind.SEND_B, Kind.SEND_F).astype(np.int8)
-    spans, first = np.concatenate([kept, makers, users]), len(kept) + len(users)
-    part = timeline.where(spans)
-    kind, start, end = part.kind, part.start, part.end
-    kind[len(kept) :] = np.concatenate([send, send + np.int8(1)])
-    start[len(kept) :] = np.tile(timeline.end[makers], 2)
-    end[len(kept) :] = np.tile(timeline.start[users], 2)
-    causes_ = [new.get(source, NONE) for source in cause[kept].tolist()] + [
-        new[maker] for maker in makers.tolist() * 2
-    ]
-    found = np.array(causes_, np.int32)
-    for at, user in enumerate(messages):
-        found[new[user]] = first + at
-    return part, found, [new[at] for at in following]
 
 
 class _Known(NamedTuple):

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from simulator.costs import Costs
 from simulator.fabric import Fabric
 from simulator.kernel import kernel
-from simulator.longest_path import any_overlap
 from simulator.routes import Routes, ring_bytes, rings_of
 from simulator.schedule import Kind, Schedule
 
-__all__ = ["Streamed", "lone_seconds", "meet", "stream", "talking"]
+__all__ = ["Streamed", "lone_seconds", "stream", "talking"]
 
 Column = NDArray[np.float64]
 Index = NDArray[np.int32]
@@ -92,35 +91,6 @@ def stream(
         rings.latency,
     )
     return Streamed(start, end, finished)
-
-
-def meet(
-    rows: Schedule, home: Index, costs: Costs, fabric: Fabric, routes: Routes, streamed: Streamed
-) -> bool:
-    """Whether two messages were on one link at the same time, as `contends` of lowered rows."""
-    if not fabric.capacity:
-        return False
-    rings = rings_of(fabric, rows.num_stages, routes)
-    begin, sent, path = _flows(
-        rows.offsets,
-        rows.stage,
-        rows.kind,
-        rows.microbatch,
-        home,
-        streamed.start,
-        streamed.end,
-        costs.slice_tokens,
-        costs.boundary_bytes,
-        routes.of,
-        routes.together,
-        ring_bytes(fabric, costs)[:, : rows.num_stages] * rings.pace,
-        rings.path,
-    )
-    order = np.argsort(begin, kind="stable")
-    begin = begin[order]  # one after the other: each lets the one before it go
-    sent, path = sent[order], path[order]
-    del order
-    return any_overlap(begin, sent, path, rings, len(fabric.capacity), float(streamed.end.max()))
 
 
 @kernel
@@ -296,58 +266,3 @@ def _stream(
         else:
             finished += 1
     return start, end, finished == num_ranks
-
-
-@kernel
-def _flows(
-    offsets: NDArray[np.int64],
-    stage: Index,
-    kind: NDArray[np.int8],
-    microbatch: Index,
-    home: Index,
-    start: Column,
-    end: Column,
-    slice_tokens: Column,
-    boundary_bytes: Column,
-    route_of: Index,
-    seconds_per_byte: Column,
-    ring_flow: Column,
-    ring_path: Index,
-) -> tuple[Column, Column, Index]:
-    """When each message's and collective's bytes left, first and last, and its path."""
-    num_stages = ring_path.shape[1]
-    width = len(home) // num_stages
-    most = 2 * len(home) + 2 * num_stages
-    begin, sent, path = np.empty(most), np.empty(most), np.empty(most, np.int32)
-    seen = np.zeros((2, num_stages), np.bool_)
-    count = 0
-    for rank in range(len(offsets) - 1):
-        for op in range(offsets[rank], offsets[rank + 1]):
-            what, here = kind[op], stage[op]
-            if what < 3:
-                step = 1 if what == 0 else -1
-                if here + step < 0 or here + step == num_stages:
-                    continue
-                there = home[(np.int64(here) + step) * width + microbatch[op]]
-                if there == rank:
-                    continue
-                share = slice_tokens[microbatch[op] % len(slice_tokens)]
-                size = share * boundary_bytes[here if step > 0 else here - 1]
-                route = route_of[rank, there]
-                leaves = end[op]
-                if size > 0:
-                    leaves += size * seconds_per_byte[route]
-                begins = end[op]
-            elif what == 11 or what == 9:
-                group = 0 if what == 11 else 1
-                if seen[group, here]:
-                    continue
-                seen[group, here] = True
-                route, begins = ring_path[group, here], start[op]
-                leaves = begins + ring_flow[group, here]
-            else:
-                continue
-            if leaves > begins:
-                begin[count], sent[count], path[count] = begins, leaves, route
-                count += 1
-    return begin[:count].copy(), sent[:count].copy(), path[:count].copy()

@@ -118,4 +118,4 @@ def _gantt(run: Run, width: int | None) -> tuple[Console, Text]:
     """The text Gantt chart, and the terminal to print it on."""
     console = Console(width=width, highlight=False, soft_wrap=True)
     unit = "t" if run.job is None else "s"
-    return console, text_gantt(run.timeline, width=console.width, unit=unit)
+    return console, text_gantt(run.streams, width=console.width, unit=unit)
