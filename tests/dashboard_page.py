@@ -73,6 +73,29 @@ def hold_answers(page: Any) -> None:
     page.add_init_script(HELD)
 
 
+def until(page: Any, script: str) -> None:
+    """Until a script's value is true; the page's policy forbids Playwright's own way."""
+    said = page.evaluate(
+        f"""() => new Promise((done) => {{
+            const start = Date.now();
+            const ask = () => {{
+                let value = false;
+                try {{ value = ({script}); }} catch (error) {{ value = false; }}
+                if (value) done(true);
+                else if (Date.now() - start > {1000 * WAIT}) done(false);
+                else setTimeout(ask, 20);
+            }};
+            ask();
+        }})"""
+    )
+    assert said, f"not within {WAIT} s: {script}"
+
+
+def await_held(page: Any, count: int = 1) -> None:
+    """Until so many answers are held."""
+    until(page, f"window.held.length >= {count}")
+
+
 def release(page: Any) -> None:
     """Let the answers go that are held."""
     page.evaluate("() => { window.hold = null; window.held.splice(0).forEach((go) => go()); }")
@@ -112,19 +135,6 @@ class Watched:
         self.context.close()
         assert not said
 
-    def wait(self, script: str, timeout: float = WAIT) -> None:
-        """Until a script's value is true; the page's policy forbids Playwright's own way."""
-        said = self.page.evaluate(
-            f"""() => new Promise((done) => {{
-                const start = Date.now();
-                const ask = () => {{
-                    let value = false;
-                    try {{ value = ({script}); }} catch (error) {{ value = false; }}
-                    if (value) done(true);
-                    else if (Date.now() - start > {1000 * timeout}) done(false);
-                    else setTimeout(ask, 20);
-                }};
-                ask();
-            }})"""
-        )
-        assert said, f"not within {timeout} s: {script}"
+    def wait(self, script: str) -> None:
+        """Until a script's value is true."""
+        until(self.page, script)

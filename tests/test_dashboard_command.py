@@ -33,13 +33,16 @@ def test_it_prints_its_address_answers_and_ends_with_ctrl_c():
         text=True,
         env=os.environ | {"PYTHONPATH": "."},
     ) as server:
-        url = server.stdout.readline().split()[-1]
-        assert url.startswith("http://127.0.0.1:")
-        assert "plan.pp=4" in url
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            assert b"Bubblescope" in answer.read()
-        server.send_signal(signal.SIGINT)
-        _, said = server.communicate(timeout=30)
+        try:
+            url = server.stdout.readline().split()[-1]
+            assert url.startswith("http://127.0.0.1:")
+            assert "plan.pp=4" in url
+            with urllib.request.urlopen(url, timeout=120) as answer:
+                assert b"Bubblescope" in answer.read()
+            server.send_signal(signal.SIGINT)
+            _, said = server.communicate(timeout=120)
+        finally:
+            server.kill()  # one that has not ended would be waited for without end
     assert server.returncode == 0
     assert "Traceback" not in said
 

@@ -2,21 +2,25 @@
 
 import csv
 import io
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
 
 from dashboard.callbacks.design import picture
-from dashboard.design import DesignState, asked_for, cells_of, draft_of, played
+from dashboard.design import DesignState, _drawn, asked_for, cells_of, draft_of, played
 from dashboard.improvement import improved
 from dashboard.state import decode, encode
+from dashboard.stuck import stuck
 from simulator.job import Plan
 from simulator.lower import lower
-from simulator.schedule import Kind, Op, Schedule
+from simulator.schedule import Deadlock, Kind, Op, Schedule
 from simulator.schedules import build
 from simulator.simulate import simulate_uniform
+from tests.dashboard_page import until
 from tests.pages_served import browser, needs_chromium
 
+GRAPH = "document.querySelector('#design-figure .js-plotly-plot')"
 STUCK = "0F0,0B0,0F1,0B1\n1F0,1B1,1F1,1B0"
 
 
@@ -147,3 +151,73 @@ def test_the_optimiser_runs_in_the_background_and_its_rows_are_taken():
         page.click("#design-take")
         expect(page.locator("#design-result")).not_to_contain_text("step 33")
         expect(page.locator("#design-result")).to_contain_text("step 2")
+
+
+def test_a_deadlock_of_64_ranks_is_marked_on_every_rank_that_stands():
+    rows = [
+        ",".join(
+            str(op) for op in build(Plan(schedule="gpipe", pp=64, num_microbatches=8)).row(rank)
+        )
+        for rank in range(64)
+    ]
+    rows[63] = rows[63].replace("63F7", "63X").replace("63B7", "63F7").replace("63X", "63B7")
+    text = "\n".join(rows)
+    draft = played(text, (1.0, 1.0, 1.0), 0.0)
+    assert "cannot finish" in draft.error
+    assert [rank for rank, _ in draft.spots] == list(range(64))
+    cells = cells_of(draft, text)["rows"]
+    assert cells[63][draft.spots[63][1]] == "63B7"
+    assert cells[0][draft.spots[0][1]].startswith("0B")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("dualpipe", 1)]
+)
+def test_spots_are_those_that_the_executor_draws(schedule, vpp):
+    whole = build(Plan(schedule=schedule, pp=4, vpp=vpp, num_microbatches=8))
+    marked = 0
+    for rank in range(4):
+        for at in range(0, len(whole.items(rank)) - 1, 3):
+            rows = [list(map(str, whole.items(r))) for r in range(4)]
+            rows[rank][at], rows[rank][-1] = rows[rank][-1], rows[rank][at]
+            made = Schedule.parse("\n".join(map(",".join, rows)))
+            drawn = ""
+            try:
+                lower(made)
+            except Deadlock as error:
+                drawn = error.grid
+            assert stuck(made) == _drawn(made, drawn)
+            marked += bool(drawn)
+    assert marked > 5
+
+
+def test_the_zoom_and_the_theme_survive_the_address():
+    state = DesignState(view=(5.0, 15.5), theme="dark")
+    assert encode(state) == "?v=1&theme=dark&view=%5B5.0,15.5%5D"
+    assert decode(DesignState, encode(state)) == state
+    large = state.model_copy(update={"rows": str(build(Plan(pp=16, num_microbatches=64))) + "\n"})
+    assert encode(large).startswith("?v=1&theme=dark&z=")
+    assert decode(DesignState, encode(large)) == large
+
+
+@needs_chromium
+def test_a_zoom_stands_in_the_address_and_opens_as_it_was():
+    with browser() as page:
+        page.goto("/design")
+        expect(page.locator("#design-result")).to_contain_text("step 33")
+        area = page.locator("#design-figure .nsewdrag").first
+        box = area.bounding_box()
+        page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 30)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 30, steps=5)
+        page.mouse.up()
+        page.wait_for_url("**view=*")
+        low, high = decode(DesignState, urlsplit(page.url).query).view
+        assert (low, high) == pytest.approx((0.25 * 33.132, 0.75 * 33.132), abs=0.2)
+        other = page.context.new_page()
+        other.goto(page.url)
+        expect(other.locator("#design-result")).to_contain_text("step 33")
+        until(other, f"{GRAPH}.layout.meta.view")
+        assert other.evaluate(f"{GRAPH}.layout.xaxis.range") == pytest.approx([low, high])
+        page.mouse.dblclick(box["x"] + 100, box["y"] + 30)
+        page.wait_for_url(lambda url: "view" not in url)

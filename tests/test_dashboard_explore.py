@@ -8,9 +8,7 @@ from playwright.sync_api import expect
 from tests.dashboard_page import (
     Watched,
     browsing,
-    hold_answers,
     needs_chromium,
-    release,
     serving,
 )
 
@@ -219,3 +217,44 @@ def test_an_address_that_is_none_says_so_and_shows_the_page(watched, url):
     watched.wait("document.querySelector('.notices').innerText.includes('tokens')")
     watched.wait(DRAWN)
     assert page.locator(".notices script").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "figure"), [("/learn", "learn-figure"), ("/design", "design-figure")]
+)
+def test_a_theme_stands_in_the_address_and_goes_with_back(chromium, url, path, figure):
+    watched = Watched(chromium)
+    page = watched.page
+    page.goto(f"{url}{path}?v=1&theme=dark")
+    ink = f"document.querySelector('#{figure} .js-plotly-plot').layout.font.color"
+    scheme = "document.documentElement.getAttribute('data-mantine-color-scheme')"
+    watched.wait(f"{ink} === '#a6a7ab' && {scheme} === 'dark'")
+    page.wait_for_timeout(1000)  # changes within 0.8 s share one entry of the history
+    page.locator("#theme-toggle").click()
+    watched.wait("window.location.search === '?v=1&theme=light'")
+    watched.wait(f"{ink} === '#666666' && {scheme} === 'light'")
+    page.go_back()
+    watched.wait(f"{ink} === '#a6a7ab' && {scheme} === 'dark'")
+    assert page.url.endswith("?v=1&theme=dark")
+    watched.close()
+
+
+def test_a_theme_that_was_chosen_goes_along_to_the_next_page(watched, url):
+    page = opened(watched, url)
+    assert "theme" not in page.url
+    page.locator("#theme-toggle").click()
+    watched.wait("window.location.search === '?v=1&theme=dark'")
+    page.locator("[data-page='/compare']").click()
+    watched.wait("window.location.href.endsWith('/compare?v=1&theme=dark')")
+
+
+def test_a_zoom_and_a_resize_of_one_moment_are_both_kept(watched, url):
+    page = opened(watched, url)
+    page.evaluate(
+        f"Plotly.relayout({PLOT}, {{'xaxis.range[0]': 2, 'xaxis.range[1]': 4}});"
+        "dash_clientside.set_props('explore-run', {relayoutData: {autosize: true}});"
+    )
+    watched.wait("window.location.search.includes('window=')")
+    page.locator("#explore-whole").click()
+    watched.wait("!window.location.search.includes('window=')")
+    watched.wait(f"{PLOT}.layout.meta.window === null")

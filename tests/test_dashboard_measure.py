@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -25,9 +26,11 @@ from simulator.job import Plan
 from simulator.schedules import build
 from simulator.simulate import simulate_uniform
 from simulator.timeline import Timeline
+from tests.dashboard_page import until
 from tests.pages_served import browser, needs_chromium
 from traces import write
 
+GRAPH = "document.querySelector('#measure-figure .js-plotly-plot')"
 DATA = Path(__file__).parent / "data" / "traces"
 
 
@@ -185,13 +188,16 @@ def test_the_figure_of_errors_holds_every_kind_of_every_stage():
 
 
 def test_a_measurement_survives_the_address():
-    state = MeasureState(trace="0123456789abcdef" * 2, schedule="zb-h1")
+    state = MeasureState(
+        trace="0123456789abcdef" * 2, schedule="zb-h1", view=(0.001, 0.5), theme="dark"
+    )
     assert decode(MeasureState, encode(state)) == state
     with pytest.raises(ValueError, match="trace"):
         decode(MeasureState, "?v=1&trace=../../etc/passwd")
 
 
 @needs_chromium
+@pytest.mark.usefixtures("shelf")
 def test_traces_are_uploaded_laid_over_their_simulation_and_calibrated(tmp_path):
     files = [DATA / f"1f1b_rank{rank}.json.gz" for rank in (0, 1)]
     here = measured(sent(*files))
@@ -208,6 +214,20 @@ def test_traces_are_uploaded_laid_over_their_simulation_and_calibrated(tmp_path)
         page.wait_for_url("**trace=*")
         page.reload()
         expect(page.locator("#measure-finding")).to_contain_text(finding)
+        area = page.locator("#measure-figure .nsewdrag").first
+        box = area.bounding_box()
+        page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 30)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 30, steps=5)
+        page.mouse.up()
+        page.wait_for_url("**view=*")
+        view = decode(MeasureState, urlsplit(page.url).query).view
+        assert view[1] - view[0] == pytest.approx(0.5 * here.timeline.makespan, rel=0.05)
+        page.reload()
+        expect(page.locator("#measure-finding")).to_contain_text(finding)
+        until(page, f"{GRAPH}.layout.meta.view")
+        shown = page.evaluate(f"{GRAPH}.layout.xaxis.range")
+        assert shown == pytest.approx([1e3 * view[0], 1e3 * view[1]])
         with page.expect_download() as got:
             page.click("#measure-exports a")
         table = json.loads(got.value.path().read_text())

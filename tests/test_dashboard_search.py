@@ -47,6 +47,18 @@ def asked(state):
     return {"space": space_for(state).model_dump_json(), "margin": MARGIN}
 
 
+LARGE = SearchState(model="gpt-1t", num_gpus=3072, global_batch_size=1536, recompute=None)
+
+
+def begun(token, seconds=120.0):
+    """Until a job says what it has found so far."""
+    until = time.monotonic() + seconds
+    while not (now := told(token, "search")).result:
+        assert time.monotonic() < until, now
+        assert now.is_running, now
+        time.sleep(0.05)
+
+
 def ended(token, seconds=120.0):
     """What a job says once it has ended."""
     until = time.monotonic() + seconds
@@ -93,9 +105,8 @@ def test_every_plan_of_the_front_is_a_job_that_explore_takes():
 
 @pytest.mark.usefixtures("shelf")
 def test_a_job_is_cancelled_and_keeps_what_it_found():
-    token = start("search", asked(SearchState()))
-    while not told(token, "search").result:
-        time.sleep(0.05)
+    token = start("search", asked(LARGE))
+    begun(token)
     cancel(token)
     now = ended(token)
     assert now.state == "cancelled"
@@ -104,11 +115,9 @@ def test_a_job_is_cancelled_and_keeps_what_it_found():
 
 @pytest.mark.usefixtures("shelf")
 def test_a_job_that_no_page_asks_after_ends_by_itself():
-    token = start("search", asked(SearchState()))
+    token = start("search", asked(LARGE))
     folder = folder_of(token)
-    while not (folder / jobs.TOLD).exists():
-        told(token, "search")
-        time.sleep(0.05)
+    begun(token)
     long_ago = time.time() - jobs.ABANDONED - 1
     os.utime(folder / jobs.ALIVE, (long_ago, long_ago))
     until = time.monotonic() + 60
@@ -190,7 +199,7 @@ def test_a_search_runs_shows_its_front_and_a_row_opens_in_explore():
     with browser() as page:
         page.goto("/search" + encode(SMALL))
         page.click("#search-start")
-        expect(page.locator("#search-progress")).to_contain_text("Done")
+        expect(page.locator("#search-progress")).to_contain_text("Done", timeout=120_000)
         page.wait_for_url("**job=*")
         page.reload()
         expect(page.locator("#search-progress")).to_contain_text("plans judged")
@@ -203,7 +212,7 @@ def test_a_search_runs_shows_its_front_and_a_row_opens_in_explore():
 @needs_chromium
 def test_a_search_is_cancelled_from_the_page_and_a_bad_knob_is_told_at_its_field():
     with browser("dark") as page:
-        page.goto("/search")
+        page.goto("/search" + encode(LARGE))
         page.get_by_label("tp", exact=True).fill("1,x")
         expect(page.locator("#search-progress").locator("xpath=../..")).to_contain_text("No search")
         expect(page.get_by_text("is no list of whole numbers")).to_be_visible()

@@ -25,6 +25,7 @@ states = st.builds(
     plan=st.dictionaries(words, values, max_size=6),
     tokens=st.floats(1.0, 1e15),
     critical=st.booleans(),
+    theme=st.sampled_from(["light", "dark", None]),
     window=st.none() | st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)),
     bubble=st.none() | st.tuples(st.integers(0, 9999), st.floats(0, 1e6)),
 )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.costs.layers import LayerCosts
 from simulator.job import Job, Plan
 from simulator.planners.layerwise import layerwise
 from simulator.schedule import Kind, Schedule
@@ -160,16 +161,16 @@ def balanced_split(seconds: Sequence[float], num_stages: int) -> tuple[int, ...]
     return tuple(reversed(counts))
 
 
-def part_seconds(job: Job) -> Parts:
+def part_seconds(job: Job, known: LayerCosts | None = None) -> Parts:
     """Forward and backward of one layer, the embedding and the head of a job.
 
     They depend on the model, the GPU, tp, the microbatch and how a layer is computed; neither on
-    pp, vpp, dp nor on the number of microbatches.
+    pp, vpp, dp nor on the number of microbatches. `known` are its `layer_costs`, if one has them.
     """
     _, has_w = _shape_of_job(job)
     # a backward in halves hides less of its communication
     kinds = [Kind.F, Kind.I, Kind.W] if has_w else [Kind.F, Kind.B]
-    seconds = layerwise(job).seconds[kinds].sum(axis=0)
+    seconds = layerwise(job, known).seconds[kinds].sum(axis=0)
     return Parts(float(seconds[1]), float(seconds[0]), float(seconds[-1]))
 
 

@@ -10,7 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.costs import Costs, estimate, uniform
+from simulator.costs import Costs, uniform
+from simulator.costs.estimate import stage_costs
+from simulator.costs.layers import LayerCosts, layer_costs
 from simulator.job import Cluster, Job, Link
 
 __all__ = ["layerwise", "merged", "single_precision"]
@@ -29,18 +31,20 @@ ADDED = (  # columns in which a stage is the sum of its layers
 )
 
 
-def layerwise(job: Job) -> Costs:
+def layerwise(job: Job, known: LayerCosts | None = None) -> Costs:
     """Costs of the embedding, of each layer and of the head: num_hidden_layers + 2 stages.
 
     They are those of one microbatch of the job, whatever its pp, vpp and layers_per_stage, and with
-    reductions that hide behind nothing.
+    reductions that hide behind nothing. `known` are the job's `layer_costs`, for callers that have
+    them.
     """
     size: dict[str, object] = {"pp": 3, "vpp": 1, "layers_per_stage": (1, 1, 1)}
     # what a reduction hides depends on all layers of a stage
     size |= {"overlap_grad_reduce": False, "overlap_param_gather": False}
     model = job.model.model_copy(update={"num_hidden_layers": 3})
     plan = job.plan.model_copy(update=size)
-    three = estimate(job.model_copy(update={"model": model, "plan": plan}))
+    short = job.model_copy(update={"model": model, "plan": plan})
+    three = stage_costs(layer_costs(job) if known is None else known, short)
     layers = job.model.num_hidden_layers
     at = np.array([0, *([1] * layers), 2])
     columns = {}

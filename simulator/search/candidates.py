@@ -128,7 +128,8 @@ class _Leaf:
     def __init__(self, space: Space, values: Values, known: Known, dropped: Counter[str]) -> None:
         self.space, self.known, self.dropped = space, known, dropped
         named = {**values, "schedule": space.schedule[0]}
-        self.jobs = {"even": self._job(even_job, named), "balanced": self._job(uneven_job, named)}
+        self.jobs = {"balanced": self._job(uneven_job, named)}
+        self.jobs["even"] = self._even(named)
         self.costs: dict[tuple[int, ...], tuple[Job, Costs]] = {}
         self.bounds: dict[object, float] = {}
         self.slack = load_framework(space.job.plan.framework).allocator_slack
@@ -141,6 +142,14 @@ class _Leaf:
         except ValueError as error:
             return reason(error)
         return job
+
+    def _even(self, values: Values) -> Job | str:
+        """The job whose stages are all alike; the other one has been through all other rules."""
+        job = self.jobs["balanced"]
+        if isinstance(job, str) or job.model.num_hidden_layers % job.plan.num_stages:
+            return self._job(even_job, values)
+        plan = job.plan.model_copy(update={"layers_per_stage": None})
+        return job.model_copy(update={"plan": plan})
 
     def add(self, index: int, found: list[Candidate]) -> None:
         """Judge one of the leaf's points."""

@@ -41,10 +41,13 @@ class Known:
 
     def costs(self, job: Job) -> Costs:
         """The costs of a job."""
+        return stage_costs(self._layers(job), job)
+
+    def _layers(self, job: Job) -> LayerCosts:
         key = _layer_key(job)
         if key not in self.layers:
             self.layers[key] = layer_costs(job)
-        return stage_costs(self.layers[key], job)
+        return self.layers[key]
 
     def static(self, job: Job) -> dict[str, float]:
         """Weights, gradients and optimizer state of the fullest rank, at least, by part. [bytes]
@@ -82,7 +85,7 @@ class Known:
         of_parts = (*_layer_key(job), halves)
         try:
             if of_parts not in self.parts:
-                self.parts[of_parts] = part_seconds(job)
+                self.parts[of_parts] = part_seconds(job, self._layers(job))
             parts = self.parts[of_parts]
             key = (parts, job.plan.pp, job.plan.vpp, shape.stage.tobytes())
             if key not in self.splits:
