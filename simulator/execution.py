@@ -36,6 +36,7 @@ from simulator.schedule import Kind, Schedule
 from simulator.spans import ordered, reordered
 from simulator.streams import Streamed
 from simulator.timeline import Timeline
+from simulator.turns import take_turns
 
 __all__ = [
     "EXECUTORS",
@@ -164,7 +165,7 @@ def with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
     Rows of one's own may come with both, and with the collectives of PyTorch's runtime, which are
     left out here: the plan says which there are.
     """
-    how = block if plan.p2p == "blocking" else post_receives_early
+    how = {"blocking": block, "in_turn": take_turns, "overlapped": post_receives_early}[plan.p2p]
     if not is_lowered(schedule):
         return how(lower(schedule))
     rows = without(schedule, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)

@@ -60,10 +60,10 @@ class Framework(Value):
     scatter_gather: bool = Field(
         True, description="each tensor-parallel peer sends its share of a boundary tensor"
     )
-    p2p: Literal["overlapped", "blocking"] = Field(
+    p2p: Literal["overlapped", "blocking", "in_turn"] = Field(
         "overlapped",
         description="transfers between stages; an interleaved schedule posts its sends and "
-        "receives together, and is never blocking",
+        "receives together, and is never blocking; in_turn does one at a time",
     )
     overlap_grad_reduce: bool = Field(
         False, description="gradients are reduced while the backward still runs"
@@ -135,6 +135,16 @@ class Framework(Value):
         0.0,
         description="least time of a layer's forward and backward, for each tensor-parallel GPU, "
         "where a pipeline crosses nodes [s]",
+    )
+
+    transfer_stall: NotNegative = Field(
+        0.0,
+        description="what a transfer between stages takes besides its latency and bytes, in "
+        "pipelines of the next two fields [s]",
+    )
+    stall_above: Count = Field(32, description="pipelines over more nodes than these stall [1]")
+    stall_tensor: Count = Field(
+        4, description="pipelines of tensor-parallel groups over so many nodes stall [1]"
     )
 
     weight_bytes: Positive = Field(2, description="of a parameter's copy that the forward reads")

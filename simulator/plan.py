@@ -81,8 +81,10 @@ class Plan(Value):
     scatter_gather: bool = Field(
         True, description="each tensor-parallel peer sends its share of a boundary tensor"
     )
-    p2p: Literal["overlapped", "blocking"] = Field(
-        "overlapped", description="transfers between stages: a rank works on, or stands still"
+    p2p: Literal["overlapped", "blocking", "in_turn"] = Field(
+        "overlapped",
+        description="transfers between stages: a rank works on, stands still, or stands still and "
+        "does one at a time",
     )
     overlap_grad_reduce: bool = Field(
         False, description="gradients are reduced bucket by bucket beside the last backward"

@@ -23,7 +23,9 @@ class Costs:
     tensor_seconds: Column  # same shape: exposed communication within it, of tp, cp, ep, ZeRO [s]
     recompute_seconds: Column  # recomputed operators within the backward, without communication [s]
     boundary_bytes: Column  # sent by one GPU to the next stage's, and as much back [bytes]
-    boundary_gather: Column  # all-gather at the receiver with scatter/gather [s]
+    boundary_gather: (
+        Column  # after a message has arrived: all-gather with scatter/gather, stall [s]
+    )
     reduce_bytes: Column  # gradients that one GPU reduces over dp in one step [bytes]
     unshard_bytes: Column  # weights that one GPU gathers over dp after the optimizer step [bytes]
     weight_bytes: Column  # [bytes]

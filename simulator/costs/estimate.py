@@ -8,7 +8,7 @@ from simulator.costs.communication import p2p_seconds
 from simulator.costs.compute import optimizer_seconds
 from simulator.costs.context import NO_EXCHANGE, context_exchange, expert_exchange
 from simulator.costs.costs import Costs
-from simulator.costs.host import host_seconds, lift_to_host
+from simulator.costs.host import host_seconds, lift_to_host, transfer_stall
 from simulator.costs.layers import LayerCosts, Part, hidden_share, layer_costs
 from simulator.costs.memory import fixed_bytes, static_bytes
 from simulator.costs.offload import offload_activations, offloaded_optimizer
@@ -57,7 +57,7 @@ def stage_costs(layers: LayerCosts, job: Job) -> Costs:
         recompute_seconds=recompute,
         **activations,
         boundary_bytes=np.full(stages, layers.boundary),
-        boundary_gather=np.full(stages, layers.gather),
+        boundary_gather=np.full(stages, layers.gather + transfer_stall(job)),
         reduce_bytes=reduce,
         unshard_bytes=unshard,
         weight_bytes=weights,

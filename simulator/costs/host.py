@@ -15,7 +15,7 @@ from simulator.costs.operators import Operator, framework_of
 from simulator.job import Job
 from simulator.schedule import Kind
 
-__all__ = ["HostTimes", "host_seconds", "host_times", "lift_to_host"]
+__all__ = ["HostTimes", "host_seconds", "host_times", "lift_to_host", "transfer_stall"]
 
 Column = NDArray[np.float64]
 
@@ -67,6 +67,20 @@ def _in_pipeline(layer: float, job: Job) -> float:
     if plan.pp == 1 or plan.tp == 1 or plan.num_gpus <= job.cluster.gpus_per_node:
         return layer
     return max(layer, framework_of(job).pipelined_host * plan.tp / (1 + BACKWARD))
+
+
+def transfer_stall(job: Job) -> float:
+    """What a framework's transfer between stages takes besides its latency and bytes. [s]
+
+    Pipelines of many nodes, or of tensor-parallel groups over many, see the profile.
+    """
+    plan, framework = job.plan, framework_of(job)
+    if framework.transfer_stall == 0:
+        return 0.0
+    node = job.cluster.gpus_per_node
+    large = plan.num_gpus > framework.stall_above * node
+    wide = plan.tp >= framework.stall_tensor * node
+    return framework.transfer_stall if large or wide else 0.0
 
 
 def lift_to_host(

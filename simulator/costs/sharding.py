@@ -6,6 +6,7 @@ what its neighbour's compute does not hide; kernels that run beside it are slowe
 it takes. The network is the data-parallel group's alone, with all peers of a node at work.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ __all__ = ["add_sharding", "reduce_width", "synchronised_bytes"]
 Column = NDArray[np.float64]
 
 BYTES, FP32 = 2, 4
+
+MANY = 48  # buckets over which their mean is taken [1]
 
 
 class Unit(NamedTuple):
@@ -195,12 +198,42 @@ def synchronised_bytes(
 def _num_buckets(parameters: float, job: Job) -> float:
     """Buckets of a stage's parameters. [1]
 
-    The framework's, or Megatron's of 40e6 parameters or 1e6 x dp; a bucket closes once it is full,
-    so that it is never smaller than a matrix of the feed-forward layer.
+    The framework's size, or Megatron's of 40e6 parameters or 1e6 x dp; a bucket closes with the
+    weight that fills it, so that a large weight is a bucket of its own. Source: PyTorch,
+    torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size; NVIDIA/Megatron-LM,
+    megatron/core/distributed/param_and_grad_buffer.py.
     """
-    bucket = load_framework(job.plan.framework).grad_bucket or max(40e6, 1e6 * job.plan.replicas)
-    matrix = job.model.hidden_size * job.model.intermediate_size / job.plan.tp
-    return max(1.0, parameters / max(bucket, matrix))
+    full = load_framework(job.plan.framework).grad_bucket or max(40e6, 1e6 * job.plan.replicas)
+    return max(1.0, parameters / _mean_bucket(_weights(job), full))
+
+
+def _weights(job: Job) -> tuple[float, ...]:
+    """Parameters of a layer's weights, as their gradients come: down, up, projection, qkv. [1]
+
+    Gate and up are one weight, and so are query, key and value.
+    """
+    model, tp = job.model, job.plan.tp
+    width, wide = model.hidden_size / tp, model.intermediate_size
+    query = model.num_attention_heads * model.head_dim
+    both = 2 * model.num_key_value_heads * model.head_dim
+    gates = 2 if model.gated_mlp else 1
+    return width * wide, gates * width * wide, width * query, width * (query + both)
+
+
+@cache
+def _mean_bucket(weights: tuple[float, ...], full: float) -> float:
+    """Parameters of a bucket, on average over many layers of these weights. [1]
+
+    >>> _mean_bucket((3.0, 6.0, 1.0, 2.0), 3.0)  # 3, 6 and 1 + 2
+    4.0
+    """
+    closed, held, taken = 0, 0.0, 0.0
+    while closed < MANY:
+        for weight in weights:
+            held += weight
+            if held >= full:
+                closed, taken, held = closed + 1, taken + held, 0.0
+    return taken / closed
 
 
 def _bucketed(parameters: float, last: float, backward: float, job: Job) -> float:
