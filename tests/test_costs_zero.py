@@ -96,8 +96,7 @@ def test_what_is_left_at_the_end_of_a_step_depends_on_what_is_split(zero_stage, 
 @given(st.integers(1, 60), st.floats(0.01, 10.0), st.floats(0.01, 10.0))
 def test_buckets_end_when_walking_them_one_by_one_ends(num_buckets, backward, total):
     plan = job(dp=8)
-    bucket = max(40e6, plan.model.hidden_size * plan.model.intermediate_size)
-    parameters = num_buckets * bucket
+    parameters = num_buckets * sharding._mean_bucket(sharding._weights(plan), 40e6)
     clock = 0.0
     for ready in np.arange(1, num_buckets + 1) * backward / num_buckets:
         clock = max(clock, ready) + total / num_buckets
@@ -106,6 +105,35 @@ def test_buckets_end_when_walking_them_one_by_one_ends(num_buckets, backward, to
         patch.setattr(sharding, "overlap_share", lambda _: 1.0)
         shown = sharding._bucketed(parameters, 0.0, backward, plan)
     assert shown == pytest.approx(clock - backward)
+
+
+@pytest.mark.parametrize(
+    ("tp", "per_layer"),
+    [(1, 3), (2, 2), (8, 1 / 2)],  # tp = 1: down; up and gate; projection with qkv
+)
+def test_a_layer_of_llama_3_8b_closes_3_buckets_of_40_million_2_at_tp_2_and_half_of_one_at_tp_8(
+    tp, per_layer
+):
+    plan = job(tp=tp, dp=8)
+    weights = sharding._weights(plan)
+    assert sum(weights) == pytest.approx(layer_parameters(plan.model, tp), rel=1e-3)
+    buckets = sharding._num_buckets(64 * sum(weights), plan)
+    assert buckets == pytest.approx(64 * per_layer, rel=0.02)
+
+
+@given(
+    st.lists(st.floats(1.0, 100.0), min_size=1, max_size=5),
+    st.floats(0.5, 500.0),
+    st.integers(100, 200),
+)
+def test_buckets_are_as_many_as_filling_them_weight_by_weight_makes(weights, full, layers):
+    buckets, held = 0, 0.0
+    for weight in weights * layers:
+        held += weight
+        if held >= full:
+            buckets, held = buckets + 1, 0.0
+    mean = sharding._mean_bucket(tuple(weights), full)
+    assert sum(weights) * layers / mean == pytest.approx(buckets, rel=0.15, abs=1.1)
 
 
 def test_overlapped_buckets_hide_most_of_a_reduction_behind_the_last_backward():

@@ -30,6 +30,7 @@ from simulator.routes import routes_of, talking
 from simulator.schedule import Deadlock, Kind, Schedule
 from simulator.schedules import build
 from simulator.simulate import simulate, simulate_uniform
+from simulator.turns import take_turns
 from tests.plans import QUICK, nearest, rows_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -91,7 +92,12 @@ def assert_equal_but_for_rounding(ours, theirs):
     np.testing.assert_allclose(ours.memory_bytes, theirs.memory_bytes, rtol=1e-9, atol=1e-9)
 
 
-LOWERINGS = {"early": post_receives_early, "as PyTorch": lambda rows: rows, "blocking": block}
+LOWERINGS = {
+    "early": post_receives_early,
+    "as PyTorch": lambda rows: rows,
+    "blocking": block,
+    "in turn": take_turns,
+}
 
 
 @pytest.mark.parametrize("how", LOWERINGS)
