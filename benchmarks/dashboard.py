@@ -1,10 +1,12 @@
-"""Explore in a real browser: from a slider's move to the redrawn page, and the first load.
+"""Explore in a real browser: a slider's move to the redrawn page, the first load, panning.
 
     python benchmarks/dashboard.py [--moves 15] [--loads 5] [--url http://127.0.0.1:8050/]
 
 A move is a key press on a slider's thumb; it ends when plotly has drawn the timeline of the answer.
-A load is a new browser context, nothing cached; it ends when the timeline is drawn. Needs Chromium
-and the extras `dashboard` and `dev`.
+A load is a new browser context, nothing cached; it ends when the timeline is drawn. Panning drags
+the timeline by mouse, to and fro, over a part of the step; a frame is the time between two of the
+browser's animation frames while the button is down, with the answers that arrive meanwhile. Needs
+Chromium and the extras `dashboard` and `dev`.
 """
 
 import argparse
@@ -24,6 +26,23 @@ JOBS = {  # what is moved, and the goal [ms]
         600,
     ),
 }
+WINDOWS = {  # what is panned over, of the largest job
+    "pan, ops, p=64, m=512": "&window=[40,41.2]&ranks=[9.5,17.5]",
+    "pan, overview, p=64, m=512": "&window=[30,50]",
+}
+FRAME = 50  # the goal for 95 of 100 frames [ms]
+FRAMES = """() => {
+    window.frames_seen = [];
+    let last = 0, dragging = false;
+    document.addEventListener('mousedown', () => { dragging = true; last = 0; }, true);
+    document.addEventListener('mouseup', () => { dragging = false; }, true);
+    const see = (now) => {
+        if (dragging && last) window.frames_seen.push(now - last);
+        last = now;
+        requestAnimationFrame(see);
+    };
+    requestAnimationFrame(see);
+}"""
 FLAGS = ["--no-sandbox", "--disable-gpu"]
 PLOT = "document.querySelector('#explore-run .js-plotly-plot')"
 DRAWN = "document.querySelector('#explore-run .bars path, #explore-run image')"
@@ -67,6 +86,18 @@ def measure(url, moves, loads):
             times, nbytes = moved(browser, url + "?" + urlencode({"v": 1, **query}), moves)
             say(f"slider move, {name}", times, goal)
             print(f"{'':28} {nbytes / 1e3:.0f} kB in an answer, unpacked")
+        query, _ = JOBS["p=64, m=512"]
+        for what, window in WINDOWS.items():
+            address = url + "?" + urlencode({"v": 1, **query, "plan.recompute": "full"}) + window
+            frames = panned(browser, address)
+            late = sorted(frames)[int(0.95 * len(frames))]
+            middle = statistics.median(frames)
+            met = "within" if late <= FRAME else "over"
+            print(
+                f"{what:28} median {middle:6.0f} ms, 95 % below {late:.0f} ms, longest "
+                f"{max(frames):.0f} ms of {len(frames)} frames, {met} {FRAME} ms",
+                flush=True,
+            )
         browser.close()
 
 
@@ -97,6 +128,30 @@ def moved(browser, url, moves):
         page.wait_for_timeout(400)
     context.close()
     return times, max(sizes)
+
+
+def panned(browser, url):
+    """The frames of five drags with a pause between, as a person pans. [ms]"""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.evaluate(FIRST)
+    page.wait_for_timeout(2000)
+    box = page.locator('#explore-run .nsewdrag[data-subplot="xy"]').bounding_box()
+    middle, high = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.evaluate(FRAMES)
+    for turn in range(5):
+        way = 1 if turn % 2 else -1
+        page.mouse.move(middle, high)
+        page.mouse.down()
+        for step in range(40):
+            page.mouse.move(middle + way * 6 * step, high)
+            page.wait_for_timeout(12)
+        page.mouse.up()
+        page.wait_for_timeout(150)
+    frames = page.evaluate("window.frames_seen")
+    context.close()
+    return frames
 
 
 def keep(answer, sizes):

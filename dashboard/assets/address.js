@@ -92,16 +92,18 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     address: {
-      /* The page's store of its visit says the theme that is on, whichever of them came last. */
-      start: function (_, content, visits, known) {
-        const quiet = window.dash_clientside.no_update, theme = scheme(), own = chosen !== null;
+      start: function (_, known) {
         mark();
         if (chosen && shown() !== chosen) force(chosen);
-        const told = visits.map(function (one) {
+        return known ? window.dash_clientside.no_update : route();
+      },
+      /* The page's store of its visit says the theme that is on, whichever of them came last. */
+      dress: function (_, content, visits) {
+        const quiet = window.dash_clientside.no_update, theme = scheme(), own = chosen !== null;
+        return visits.map(function (one) {
           const same = one && one.theme === theme && one.chosen === own;
           return !one || same ? quiet : { visit: one.visit, theme: theme, chosen: own };
         });
-        return [told, known ? quiet : route()];
       },
       write: function (said) {
         if (!said || typeof said.query !== "string" || said.visit !== visit) return; // of a page before

@@ -126,10 +126,12 @@
     });
     if (page.stale && page.controls !== named(0).length) page.said = null; // mark the new ones too
     page.controls = named(0).length;
-    if (isFirst && opened.answered) { // the layout came with the answer
-      page.shown = page.wanted;
-      page.said = JSON.stringify(page.wanted);
-      return Object.assign({ scope: "none" }, page.wanted);
+    if (isFirst && opened.answered) { // the layout came with the answer, in the theme of then
+      page.shown = Object.assign({}, page.wanted, { visit: Object.assign({}, visit, { theme: opened.theme }) });
+      page.said = JSON.stringify(page.shown);
+      if (page.said === JSON.stringify(page.wanted)) {
+        return Object.assign({ scope: "none" }, page.wanted);
+      }
     }
     return next() || quiet();
   }

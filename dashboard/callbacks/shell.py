@@ -19,12 +19,16 @@ def register(app: Dash) -> None:
     """Add the shell's callbacks."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("address", "start"),
-        Output({ids.VISITS: ALL}, "data"),
         Output(ids.ROUTE, "data"),
+        Input(ids.SCHEME, "data"),
+        State(ids.ROUTE, "data"),
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("address", "dress"),
+        Output({ids.VISITS: ALL}, "data"),
         Input(ids.SCHEME, "data"),
         Input(ids.CONTENT, "children"),
         State({ids.VISITS: ALL}, "data"),
-        State(ids.ROUTE, "data"),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("address", "write"), Input(ids.QUERY, "data")

@@ -58,6 +58,7 @@ def layout(state: ExploreState, look: Look) -> Any:  # noqa: ANN401 - a componen
         "defaults": {name: field.default for name, field in Plan.model_fields.items()},
         "ladders": LADDERS,
         "answered": shown is not None,
+        "theme": look.name,
         "there": shown[-1] if shown is not None else {},
         "key": key_of(state) if shown is not None else None,
         "state": state.model_dump(mode="json"),
