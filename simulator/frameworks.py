@@ -26,6 +26,7 @@ PLAN_FIELDS = (  # defaults that a plan of the framework starts from, under the 
     "scatter_gather",
     "p2p",
     "overlap_grad_reduce",
+    "overlap_param_gather",
 )
 
 
@@ -48,6 +49,10 @@ class Framework(Value):
         "fp32", description="of accumulated gradients: fp32, or that of the weights"
     )
     attention: Literal["flash", "eager"] = Field("flash", description="attention kernel")
+    selective: Literal["selective", "alternate"] = Field(
+        "selective",
+        description="the plan's word for what the framework calls selective recomputation",
+    )
     flash_version: Literal[1, 2, 3] = Field(
         3,
         description="generation of the flash kernel: 1 of 2022, 2 of July 2023, 3 for cuDNN's "
@@ -109,6 +114,9 @@ class Framework(Value):
     )
     product_share: Share = Field(
         1.0, description="speed of matrix products with the libraries of its time, of today's [1]"
+    )
+    fp8_inputs: bool = Field(
+        False, description="products in fp8 keep their inputs in fp8 for the backward"
     )
     fused_optimizer: bool = Field(True, description="Adam is one kernel over many tensors")
     logits_dtype: Literal["fp32", "weights"] = Field(
@@ -252,11 +260,14 @@ def plan_defaults(
     if dp == 1:
         values["zero_stage"] = 0
         values["overlap_grad_reduce"] = False
+    if values["zero_stage"] not in (1, 2):
+        values["overlap_param_gather"] = False
     neutral = {
         "sequence_parallel": False,
         "zero_stage": 0,
         "scatter_gather": True,
         "p2p": "overlapped",
         "overlap_grad_reduce": False,
+        "overlap_param_gather": False,
     }
     return {key: one for key, one in values.items() if key not in neutral or one != neutral[key]}

@@ -192,6 +192,8 @@ def _with_habits(plan: Plan, given: Mapping[str, Any]) -> Plan:
     sizes = {name: getattr(plan, name) for name in ("dtype", "tp", "dp", "pp", "vpp", "recompute")}
     habits = plan_defaults(load_framework(plan.framework), **sizes)
     left = {name: value for name, value in habits.items() if name not in given}
+    if plan.zero_stage not in (1, 2) and "zero_stage" in given:
+        left.pop("overlap_param_gather", None)  # a habit of another stage
     return validated(Plan, plan.model_dump(exclude_unset=True) | left, "plan")
 
 

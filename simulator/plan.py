@@ -47,8 +47,10 @@ class Plan(Value):
         "fp32", description="of accumulated gradients"
     )
     attention: Literal["flash", "eager"] = Field("flash", description="attention kernel")
-    recompute: Literal["none", "selective", "full"] = Field(
-        "none", description="activations computed again in the backward: selective = attention core"
+    recompute: Literal["none", "selective", "alternate", "full"] = Field(
+        "none",
+        description="activations computed again in the backward: selective = attention core, "
+        "alternate = all but flash attention and every second product",
     )
     recompute_method: Literal["uniform", "block"] = Field(
         "uniform",
@@ -148,7 +150,7 @@ class Plan(Value):
         if self.attention == "flash" and self.recompute == "selective":
             raise ValueError(
                 "plan.recompute is selective, but flash attention already recomputes the attention "
-                'core; use recompute = "none" or "full", or attention = "eager"'
+                'core; use recompute = "none", "alternate" or "full", or attention = "eager"'
             )
         ops = 2 * self.num_stages * self.num_microbatches
         if ops > MOST_OPS:

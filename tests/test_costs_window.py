@@ -119,7 +119,7 @@ def test_a_step_of_32768_tokens_loses_the_time_of_its_kernels_alone_and_its_mfu_
 
 
 def test_a_job_in_a_window_says_that_none_was_measured():
-    says = "no measured run attends to a window of its sequence"
+    says = "no measured run of a dense model attends to a window of its sequence"
     assert says in outside(job_of(MISTRAL))
     assert says not in outside(job_of(with_window(None)))
 

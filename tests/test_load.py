@@ -228,7 +228,7 @@ def test_conveniences_that_agree_with_what_they_replace_are_welcome(write):
         ("[plan]\nlayers_per_stage = [97, -1]", "plan.layers_per_stage.1 is -1 (layers on each"),
         (
             '[plan]\nrecompute = "some"',
-            "it must be 'none', 'selective' or 'full'; use one of these",
+            "it must be 'none', 'selective', 'alternate' or 'full'; use one of these",
         ),
         (
             '[plan]\nsequence_parallel = "maybe"',

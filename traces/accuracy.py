@@ -35,6 +35,10 @@ HUES: tuple[str, ...] = (
     "#332288",
     "#44aa99",
     "#ddcc77",
+    "#cc6677",
+    "#117733",
+    "#aa4499",
+    "#88ccee",
 )
 MARKERS = ("o", "D", "^", "s")
 
@@ -178,4 +182,6 @@ def _label(name: str, rows: Sequence[Prediction]) -> str:
     errors = [abs(one.error) for one in rows]
     title = load_table(name).title
     noun = "layer times" if load_table(name).layers else "runs"
+    if load_table(name).held_out:
+        noun = "held-out runs"
     return f"{title}\n{len(rows)} {noun}, mean error {100 * np.mean(errors):.1f}%"

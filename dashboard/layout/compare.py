@@ -205,7 +205,7 @@ def _fields(at: int, entry: Entry, costs: str) -> list[Any]:
             dmc.Select(
                 id=field_id(at, "recompute"),
                 label="recompute",
-                data=["none", "selective", "full"],
+                data=["none", "selective", "alternate", "full"],
                 value=str(plan["recompute"]),
                 allowDeselect=False,
                 size="xs",

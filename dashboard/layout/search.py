@@ -223,7 +223,7 @@ def _knobs(state: SearchState) -> list[Any]:
             value=list(state.schedule or ()), placeholder="all synchronous ones", size="xs",
         ),
         dmc.MultiSelect(
-            id=RECOMPUTE, label="recompute", data=["none", "selective", "full"],
+            id=RECOMPUTE, label="recompute", data=["none", "selective", "alternate", "full"],
             value=list(state.recompute or ()), placeholder="all", size="xs",
         ),
     ]  # fmt: skip

@@ -7,8 +7,9 @@ from math import log
 
 from simulator.accuracy.experience import Experience
 from simulator.accuracy.interval import interval_of_kind
+from simulator.accuracy.rows import load_table
 
-__all__ = ["Coverage", "coverage_of_rows", "coverage_of_tables"]
+__all__ = ["Coverage", "coverage_held_out", "coverage_of_rows", "coverage_of_tables"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,13 @@ def coverage_of_tables(known: Sequence[Experience]) -> Coverage:
     """Each row without its whole table: the job's source was never seen."""
     rest = {name: [two for two in known if two.table != name] for name in _names(known)}
     return _coverage([(one, rest[one.table]) for one in known if rest[one.table]])
+
+
+def coverage_held_out(known: Sequence[Experience]) -> Coverage:
+    """Each row of the held-out tables against the others: machines and frameworks to come."""
+    held = {name for name in _names(known) if load_table(name).held_out}
+    rest = [one for one in known if one.table not in held]
+    return _coverage([(one, rest) for one in known if one.table in held])
 
 
 def _names(known: Sequence[Experience]) -> list[str]:

@@ -13,12 +13,16 @@ from functools import cache
 from simulator.accuracy.rows import FOLDER
 from simulator.job import Job
 
-__all__ = ["Experience", "Kind", "experience", "kind_of", "written"]
+__all__ = ["EXPERTS", "Experience", "Kind", "experience", "kind_of", "written"]
 
+EXPERTS = "expert"  # size of layers of experts
 PLAIN = "megatron-core"  # whose habits a plan without a framework has
 SMALL = (
     5e9  # of one layer's forward on one GPU: less is done before the host issues the next [FLOP]
 )
+
+
+FAMILIES = dict.fromkeys(("B200", "B300", "GB200", "GB300"), "Blackwell")  # else as they are called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class Kind:
     framework: str
     gpu: str  # family, as A100
     network: str  # one node; several nodes; tp over nodes
-    size: str  # small or large layers
+    size: str  # small or large layers, or layers of experts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +74,12 @@ def kind_of(job: Job) -> Kind:
     tokens = plan.micro_batch_size * model.seq_len
     work = 2.0 * tokens * model.parameters_per_layer / plan.tp / plan.cp
     family = job.cluster.gpu.name.split()[0]
+    size = "small" if work < SMALL * _relative_speed(job) else "large"
     return Kind(
         framework=plan.framework or PLAIN,
-        gpu=family,
+        gpu=FAMILIES.get(family, family),
         network=network,
-        size="small" if work < SMALL * _relative_speed(job) else "large",
+        size=EXPERTS if model.is_sparse else size,
     )
 
 

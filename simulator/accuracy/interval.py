@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, exp, floor
 
-from simulator.accuracy.experience import Experience, Kind, experience, kind_of
+from simulator.accuracy.experience import EXPERTS, Experience, Kind, experience, kind_of
 from simulator.job import Job
 
 __all__ = ["Interval", "interval", "interval_of_kind"]
@@ -87,7 +87,8 @@ def _classes(kind: Kind) -> list[tuple[str, Match]]:
     """Classes of a framework on a GPU family, the narrowest first."""
 
     def same(one: Experience) -> bool:
-        return one.framework == kind.framework and one.gpu == kind.gpu
+        alike = (one.size == EXPERTS) == (kind.size == EXPERTS)
+        return alike and one.framework == kind.framework and one.gpu == kind.gpu
 
     name = f"{kind.framework} on {kind.gpu}"
     return [
@@ -101,7 +102,13 @@ def _classes(kind: Kind) -> list[tuple[str, Match]]:
 
 
 def _nearest_tables(kind: Kind, known: Sequence[Experience]) -> tuple[str, list[Experience]]:
-    """Rows of at least three tables: of the same GPU family and network if there are, else all."""
+    """Rows of at least three tables: of the same GPU family and network if there are, else all.
+
+    Experts are not like dense layers: errors on them widen no dense job's interval, and where they
+    are too few a job with experts is compared with everything.
+    """
+    if kind.size != EXPERTS:
+        known = [one for one in known if one.size != EXPERTS] or list(known)
     for like, match in (
         (
             f"{kind.gpu}, {kind.network}",

@@ -13,12 +13,20 @@ from simulator.errors import validated
 from simulator.files import parse_toml
 from simulator.frameworks import Framework, load_framework, plan_defaults
 from simulator.job import Job, Model, Plan
-from simulator.load import job_from_options
+from simulator.load import job_from_options, load_model
 
 __all__ = ["job_of_row", "measured_memory", "measured_seconds"]
 
-ZERO_STAGES = {"ZeRO-1": 1, "ZeRO-0": 0, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "none": 0}
-NEEDED = ("layers", "hidden", "heads", "seq_len", "vocab", "gpus", "tp", "pp", "dp", "global_batch")
+ZERO_STAGES = {
+    "ZeRO-1": 1,
+    "ZeRO-0": 0,
+    "FULL_SHARD": 3,
+    "HYBRID_SHARD": 3,
+    "SHARD_GRAD_OP": 2,
+    "none": 0,
+}
+SIZES = ("layers", "hidden", "heads", "vocab")
+NEEDED = ("seq_len", "gpus", "tp", "pp", "dp", "global_batch")
 
 
 def job_of_row(table: Table, row: Row) -> Job:
@@ -31,10 +39,11 @@ def job_of_row(table: Table, row: Row) -> Job:
     >>> job.plan.tp, job.plan.dp, job.plan.micro_batch_size, job.plan.overlap_grad_reduce
     (4, 32, 16, True)
     """
-    if table.omitted:
-        raise ValueError(table.omitted)
+    if table.omitted or row.text("omitted"):
+        raise ValueError(table.omitted or row.text("omitted"))
     row = _whole(row) if table.layers else row
-    missing = [name for name in NEEDED if not row.text(name)]
+    known = row.text("model") in table.models
+    missing = [name for name in (*(() if known else SIZES), *NEEDED) if not row.text(name)]
     if missing:
         raise ValueError(f"{' and '.join(missing)} not printed")
     framework = load_framework(table.framework_of(row))
@@ -82,6 +91,11 @@ def _families() -> dict[str, Any]:
 
 def _model(table: Table, row: Row, framework: Framework) -> Model:
     """The row's model; logits are tied or not as its printed number of parameters says."""
+    preset = table.models.get(row.text("model"))
+    if preset is not None:
+        known = load_model(preset)
+        vocab = framework.padded_vocab(known.vocab_size, int(row.text("tp")))
+        return known.model_copy(update={"seq_len": row.count("seq_len"), "vocab_size": vocab})
     sizes: dict[str, Any] = {
         "name": row.text("model"),
         "num_hidden_layers": row.count("layers"),
@@ -104,7 +118,7 @@ def _model(table: Table, row: Row, framework: Framework) -> Model:
 def _plan(table: Table, row: Row, framework: Framework) -> dict[str, Any]:
     """The plan's fields: the framework's defaults, and over them what the row says."""
     sizes = {name: row.count(name) or 1 for name in ("tp", "pp", "vpp", "dp", "cp", "ep")}
-    recompute = _recompute(row)
+    recompute = _recompute(row, framework)
     dtype = _dtype(table, row)
     plan = plan_defaults(
         framework,
@@ -127,8 +141,14 @@ def _lay_words(row: Row, plan: dict[str, Any]) -> None:
     """Lay over a plan what the row says in words: sharding, gradients, sequence parallelism."""
     sharding = row.text("optimizer_sharding")
     stage = next((k for word, k in ZERO_STAGES.items() if word in sharding), None)
-    if stage is not None and plan["dp"] > 1:
+    if stage is not None and plan["dp"] * plan["cp"] > 1:
         plan["zero_stage"] = stage
+        if stage not in (1, 2):
+            plan.pop("overlap_param_gather", None)
+        if "HYBRID_SHARD" in sharding:
+            plan["shard_size"] = row.count("gpus_per_node")
+    if row.text("capacity_factor"):
+        plan["capacity_factor"] = row.number("capacity_factor")
     if "fp32 grad accumulation" in row.text("precision"):
         plan["grad_dtype"] = "fp32"
     if plan["dp"] > 1 and "DDP-impl=" in row.text("notes"):
@@ -140,10 +160,10 @@ def _lay_words(row: Row, plan: dict[str, Any]) -> None:
             plan.pop("scatter_gather", None)
 
 
-def _recompute(row: Row) -> str:
-    """What a row says of recomputation; none if it says nothing."""
-    words = row.text("recompute").split()
-    return words[0] if words and words[0] in ("full", "selective") else "none"
+def _recompute(row: Row, framework: Framework) -> str:
+    """What a row says of recomputation, in its framework's words; none if it says nothing."""
+    word = next(iter(row.text("recompute").split()), "")
+    return {"full": "full", "selective": framework.selective}.get(word, "none")
 
 
 def _dtype(table: Table, row: Row) -> str:

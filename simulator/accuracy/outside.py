@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from simulator.accuracy.experience import Experience, experience
+from simulator.accuracy.experience import EXPERTS, Experience, experience
 from simulator.accuracy.rows import FOLDER
 from simulator.files import parse_toml
 from simulator.job import Job
@@ -94,10 +94,13 @@ def _options(job: Job) -> list[str]:
         value = getattr(job.plan, name)
         if value not in _seen(name):
             flags.append(f"no measured run has {name} = {value}")
-    if (getattr(job.model, "num_experts", None) or 0) > 1:
+    if job.model.is_sparse and EXPERTS not in _seen("size"):
         flags.append("no measured run is of a mixture of experts")
-    if job.model.attention_reach < 1:
-        flags.append("no measured run attends to a window of its sequence")
+    if job.model.attention_reach < 1 and not job.model.is_sparse:  # gpt-oss does
+        flags.append("no measured run of a dense model attends to a window of its sequence")
+    framework = job.plan.framework
+    if framework is not None and framework not in _seen("framework"):
+        flags.append(f"no measured run is of {framework}")
     if getattr(job.plan, "offload", "none") != "none":
         flags.append("no measured run offloads the optimizer")
     return flags

@@ -60,10 +60,12 @@ class Table:
     layers: bool = False  # whether its rows are single layers, not steps
     ordering: bool = False  # whether its rows vary the plan of one model
     omitted: str = ""  # why none of its rows can be scored
+    held_out: bool = False  # whether no constant was ever fitted on it
     micro_batch_like: str = ""  # a table whose rows of the same hidden size state it
     clusters: Mapping[str, Any] = field(default_factory=dict)  # by the row's GPU
     families: Mapping[str, str] = field(default_factory=dict)  # by the row's model
     frameworks: Mapping[str, str] = field(default_factory=dict)  # by a word of its precision
+    models: Mapping[str, str] = field(default_factory=dict)  # presets of the row's model
 
     def cluster_of(self, row: Row) -> Any:  # noqa: ANN401 - a name or a table, as a job file has
         """The cluster that a row ran on, as a job's file would name it."""

@@ -30,6 +30,7 @@ class Score:
 
     table: str
     title: str
+    held_out: bool  # whether no constant was ever fitted on it
     rows: int  # [1]
     skipped: dict[str, int]  # rows left out, by reason [1]
     error: float  # mean absolute [1]
@@ -58,6 +59,7 @@ def score(scored: Scored) -> Score | None:
     return Score(
         table=scored.table.name,
         title=scored.table.title,
+        held_out=scored.table.held_out,
         rows=len(found),
         skipped=dict(Counter(one.reason for one in scored.skipped).most_common()),
         error=float(np.abs(errors).mean()),

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.accuracy.coverage import coverage_of_rows, coverage_of_tables
+from simulator.accuracy.coverage import coverage_held_out, coverage_of_rows, coverage_of_tables
 from simulator.accuracy.experience import experience
 from simulator.accuracy.predictions import Prediction, Scored, predict
 from simulator.accuracy.rows import load_table, table_names
@@ -74,14 +74,21 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _intervals() -> list[str]:
-    """Coverage by table, each row left out alone and with its whole table."""
-    rows, tables = coverage_of_rows(experience()), coverage_of_tables(experience())
-    table = [["90% intervals that hold the measured time", "row left out", "table left out"]]
-    for name, share in rows.by_table.items():
-        table.append([name, _share(share), _share(tables.by_table.get(name))])
-    every = f"all {rows.rows:,} rows"
-    table.append([every, _share(rows.inside), _share(tables.inside)])
-    table.append(["high end over low end, median", f"{rows.width:.2f}", f"{tables.width:.2f}"])
+    """Coverage by table: each row left out alone, with its table, with all held-out tables."""
+    known = experience()
+    found = coverage_of_rows(known), coverage_of_tables(known), coverage_held_out(known)
+    table = [
+        [
+            "90% intervals that hold the measured time",
+            "row left out",
+            "table left out",
+            "all held-out tables left out",
+        ]
+    ]
+    for name in found[0].by_table:
+        table.append([name, *(_share(one.by_table.get(name)) for one in found)])
+    table.append([f"all {found[0].rows:,} rows", *(_share(one.inside) for one in found)])
+    table.append(["high end over low end, median", *(f"{one.width:.2f}" for one in found)])
     return columns(table)
 
 
@@ -96,14 +103,31 @@ def _signed(value: float) -> str:
 def _lines(scores: list[Score], scored: list[Scored]) -> list[str]:
     header = ["", "rows", "error", "bias", "median", "p90", "worst", "null", "scaled", "target"]
     table = [header]
-    for one in scores:
-        cells = [_share(one.error), _signed(one.bias), _share(one.median), _share(one.p90)]
-        cells += [_signed(one.worst), _share(one.null), _share(one.scaled), _share(one.target)]
-        table.append([one.table, str(one.rows), *cells])
+    for one in (one for one in scores if not one.held_out):
+        table.append(_cells(one))
+    held_out = [one for one in scores if one.held_out]
+    if held_out:
+        table.append(["held out:", *[""] * (len(header) - 1)])
+        table += map(_cells, held_out)
+        table.append(_together(held_out))
     lines = columns(table)
     lines += ["", *_notes(scores)]
     lines += _orders(scores) + _memory(scores) + _omitted(scored)
     return lines
+
+
+def _cells(one: Score) -> list[str]:
+    cells = [_share(one.error), _signed(one.bias), _share(one.median), _share(one.p90)]
+    cells += [_signed(one.worst), _share(one.null), _share(one.scaled), _share(one.target)]
+    return [one.table, str(one.rows), *cells]
+
+
+def _together(scores: list[Score]) -> list[str]:
+    """Rows, error and bias of several tables as one."""
+    rows = sum(one.rows for one in scores)
+    error = sum(one.rows * one.error for one in scores) / rows
+    bias = sum(one.rows * one.bias for one in scores) / rows
+    return ["all held out", str(rows), _share(error), _signed(bias), *["-"] * 6]
 
 
 def _notes(scores: list[Score]) -> list[str]:
@@ -112,6 +136,8 @@ def _notes(scores: list[Score]) -> list[str]:
         "null: one constant TFLOP/s for the table, leave-one-out",
         "scaled: ours after one free scalar for the table, leave-one-out",
     ]
+    if any(one.held_out for one in scores):
+        notes.append("held out: no constant was fitted on these rows")
     for one in scores:
         if one.error_of_others is not None:
             notes.append(

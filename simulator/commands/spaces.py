@@ -77,6 +77,8 @@ def space_from(arguments: argparse.Namespace) -> Space:
         options.pop("global_batch_size", None)
         options["num_microbatches"] = 1
         options |= _one_pp(knobs)
+        if options.get("cp_comm", "ring") != "ring":  # which a plan without cp refuses
+            options["cp"] = next((n for n in knobs.get("cp", (2,)) if str(n) != "1"), 1)
     job = job_from_options(options, path, assignments)
     if batch is None or has_plan:
         batch = job.plan.global_batch_size

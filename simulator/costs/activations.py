@@ -114,17 +114,46 @@ def layer_bytes(job: Job) -> float:
         wide += BYTES * widths.inner  # the gate's activation, before it meets the other half
     if not model.learned_positions and not framework.fused_rotary:
         wide += BYTES * (widths.query + widths.key)  # before they are turned
+    if job.plan.dtype == "fp8" and framework.fp8_inputs:
+        wide -= _spared_by_fp8(job, hidden, widths)
     return _tokens(job) * (narrow + wide) + core_bytes(job)
+
+
+def _spared_by_fp8(job: Job, hidden: float, widths: Widths) -> float:
+    """Bytes of one token that inputs of products in fp8 take less than in 16 bits. [bytes]
+
+    One for each element of the two norms' outputs, of what comes to the experts and of the second
+    product's input; attention's output is kept in 16 bits for its own backward, and again in fp8.
+    Source: NVIDIA/TransformerEngine, pytorch/module/layernorm_linear.py and linear.py, tensors
+    saved for the backward.
+    """
+    inputs = hidden if job.model.is_sparse else 2 * hidden
+    experts = widths.copies * job.model.hidden_size
+    return (BYTES - 1) * (inputs + experts + widths.inner) - widths.context
 
 
 def saved_layer_bytes(job: Job) -> float:
     """What one layer keeps from its forward to its backward, after recomputation. [bytes]
 
-    Selective drops the attention core; full keeps the layer's input alone, 2 s b h.
+    Selective drops the attention core; full keeps the layer's input alone, 2 s b h; alternate its
+    input, attention, and the outputs of the first, third, fifth and seventh of its products.
     """
+    if job.plan.recompute == "alternate":
+        return _alternate_bytes(job)
     if job.plan.recompute == "full":
         return BYTES * _tokens(job) * job.model.hidden_size / _hidden_share(job)
     return layer_bytes(job) - (core_bytes(job) if job.plan.recompute == "selective" else 0.0)
+
+
+def _alternate_bytes(job: Job) -> float:
+    """Input, queries, values, attention's output, half of the wide tensors, output. [bytes]
+
+    Source: pytorch/torchtitan, parallelize_llama.py, _get_custom_policy (selective_ac_option "op").
+    """
+    widths = _widths(job)
+    hidden = job.model.hidden_size / _hidden_share(job)
+    wide = widths.query + widths.value + widths.context + widths.latent + widths.inner
+    return BYTES * _tokens(job) * (2 * hidden + wide) + core_bytes(job)
 
 
 def weight_grad_bytes(job: Job) -> float:

@@ -139,11 +139,20 @@ def hardware_flops(job: Job) -> float:
     again = 0.0
     if plan.recompute == "selective":
         again = model.num_hidden_layers * attention_core_flops(model)
+    elif plan.recompute == "alternate":
+        again = model.num_hidden_layers * _alternate_flops(model)
     elif plan.recompute == "full":
         repeated = sum(recomputed_layers(plan, layers) for layers in job.layers_per_stage)
         again = layers_flops(model) * repeated / model.num_hidden_layers
     sequences = plan.global_batch_size
     return model_flops(model, sequences) + sequences * again
+
+
+def _alternate_flops(model: Model) -> float:
+    """Keys, projection and one of a gated layer's two ways up, for one sequence. [FLOP]"""
+    key = 2.0 * model.seq_len * model.hidden_size * model.num_key_value_heads * model.head_dim
+    up = _mlp_flops(model, model.intermediate_size) / 3 if model.gated_mlp else 0.0
+    return key + layer_flops(model)["projection"] + up
 
 
 def recomputed_layers(plan: Plan, layers: int) -> int:

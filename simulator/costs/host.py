@@ -40,10 +40,18 @@ def host_times(job: Job) -> HostTimes:
     16 operators with tensor parallelism.
     """
     return HostTimes(
-        layer=_issued(job, layer_operators(job), collectives=2),
+        layer=_issued(job, layer_operators(job), collectives=2) + _exchanges(job),
         embedding=_issued(job, embedding_operators(job), collectives=1),
         head=_issued(job, head_operators(job), collectives=1),
     )
+
+
+def _exchanges(job: Job) -> float:
+    """Time in which the host issues a layer's all-to-alls, to the experts and back. [s]"""
+    framework = framework_of(job)
+    if framework.cuda_graph or job.plan.ep == 1:
+        return 0.0
+    return 2 * job.cluster.gpu.host_overhead * framework.host_share
 
 
 def host_seconds(job: Job) -> float:

@@ -96,7 +96,12 @@ def layer_costs(job: Job) -> LayerCosts:
     boundary = BYTES * tokens_of(job) * model.hidden_size
     gathers = plan.scatter_gather and not plan.sequence_parallel and plan.tp > 1
     split = plan.tp if plan.sequence_parallel or plan.scatter_gather else 1
-    recomputed = {"none": lambda _: 0.0, "selective": core_bytes, "full": layer_bytes}
+    recomputed = {
+        "none": lambda _: 0.0,
+        "selective": core_bytes,
+        "alternate": layer_bytes,
+        "full": layer_bytes,
+    }
     return LayerCosts(
         layer=layer,
         dense_layer=_part(job, dense_layer_operators(job)) if dense else None,
@@ -214,10 +219,35 @@ def _recompute(job: Job, layer: Part) -> tuple[float, float]:
     """Seconds of recomputation in one layer's backward, and of the communication it repeats. [s]
 
     Selective repeats the attention core (nothing for flash attention, whose kernel does it), full
-    the whole forward with its communication.
+    the whole forward with its communication, alternate what `_alternate` says and the gathers.
     """
     if job.plan.recompute == "selective":
         return _sum(core_operators(job))[0], 0.0
+    if job.plan.recompute == "alternate":
+        return _alternate(job), layer.forward_tensor / 2
     if job.plan.recompute == "full":
         return layer.forward, layer.forward_tensor
     return 0.0, 0.0
+
+
+def _alternate(job: Job) -> float:
+    """Time of repeating every second product and all that is no product but attention. [s]
+
+    Of queries, keys, values, projection and a gated layer's two ways up and one down, the keys, the
+    projection and one way up; the sum of two streams at the end is not needed again.
+    Source: pytorch/torchtitan, parallelize_llama.py, _get_custom_policy.
+    """
+    model = job.model
+    key = model.num_key_value_heads * model.head_dim
+    again = {
+        "qkv": key / (model.query_width + 2 * key),
+        "mlp up": 0.5 if model.gated_mlp else 0.0,
+        "mlp down": 0.0,
+        "mlp residual": 0.0,
+    }
+    core = {operator.name for operator in core_operators(job)}
+    return sum(
+        again.get(operator.name, 1.0) * operator.forward
+        for operator in layer_operators(job)
+        if operator.name not in core
+    )

@@ -116,8 +116,10 @@ def linear(
 ) -> Operator:
     """A product with a weight of `rows` x `columns` on this GPU, and its two gradients.
 
-    `tokens` go to each of `experts` such weights in one grouped product. The bias's gradient reads
-    the output's gradient once; the bias itself is added by the product or the next fused kernel.
+    `tokens` go to each of `experts` such weights in one grouped product; in fp8 the host casts and
+    issues it expert by expert (NVIDIA/TransformerEngine, pytorch/module/grouped_linear.py). The
+    bias's gradient reads the output's gradient once; the bias itself is added by the product or the
+    next fused kernel.
     """
     gpu, plan = job.cluster.gpu, job.plan
     tokens = tokens_of(job) if tokens is None else tokens
@@ -130,10 +132,12 @@ def linear(
     weight_grad += stream_seconds(_accumulate_bytes(job) * rows * columns * experts, gpu)
     if bias:
         weight_grad += stream_seconds(BYTES * tokens * columns * experts, gpu)
+    launches = 1.0
     if plan.dtype == "fp8":
         forward += stream_seconds(CAST_BYTES * tokens * rows * experts, gpu)
         input_grad += stream_seconds(CAST_BYTES * tokens * columns * experts, gpu)
-    return Operator(name, forward, input_grad, weight_grad)
+        launches = experts
+    return Operator(name, forward, input_grad, weight_grad, launches)
 
 
 def norm(job: Job, name: str, elements: float) -> Operator:

@@ -86,7 +86,7 @@ def _leaves(
     def check(values: Values, group: int) -> None:
         """Raise if the values settled so far break a rule."""
         if group == 0:
-            kept = {"scatter_gather": space.job.plan.scatter_gather}
+            kept = {name: getattr(space.job.plan, name) for name in ("scatter_gather", "cp_comm")}
             with_plan(alone, {**values, **kept, "ep": 1})  # whether ep divides dp is not known yet
         elif group == 1:
             cut(space, values)

@@ -231,10 +231,24 @@ def cut(space: Space, values: Mapping[str, Any]) -> tuple[int, int]:
 def with_plan(job: Job, values: Mapping[str, Any]) -> Job:
     """The job with other values in its plan; `layer_split` and the given layers are left out."""
     table = plan_table(job.plan) | {k: v for k, v in values.items() if k != "layer_split"}
-    plan = validated(Plan, table, "plan")
+    plan = validated(Plan, _of_effect(table), "plan")
     return validated(
         Job, {"name": job.name, "model": job.model, "cluster": job.cluster, "plan": plan}
     )
+
+
+def _of_effect(table: dict[str, Any]) -> dict[str, Any]:
+    """A plan's fields; options of all plans that could have no effect here are as when left out."""
+    needed = {
+        "scatter_gather": table["tp"] > 1 and not table["sequence_parallel"],
+        "overlap_grad_reduce": table["dp"] * table["cp"] > 1,
+        "overlap_param_gather": table["zero_stage"] in (1, 2),
+        "reshard_after_forward": table["zero_stage"] == 3,
+        "shard_size": table["zero_stage"] > 0,
+        "cp_comm": table["cp"] > 1,
+    }
+    idle = (name for name, has_use in needed.items() if not has_use)
+    return table | {name: Plan.model_fields[name].default for name in idle}
 
 
 def with_layers(job: Job, layers: tuple[int, ...]) -> Job:

@@ -4,12 +4,13 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
+from simulator.frameworks import load_framework
 from simulator.job import Job, Model, Plan
 from simulator.schedules import build, recipe_of, schedules
 
 __all__ = ["Recompute", "Split", "all_values", "has_use", "plan_table"]
 
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "alternate", "full"]
 Split = Literal["even", "balanced"]
 
 MOST_SEQUENCES = 32  # in a microbatch, unless asked for [1]
@@ -21,6 +22,7 @@ def all_values(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
     model, cluster = job.model, job.cluster
     group = min(model.num_key_value_heads, MOST_NODES * cluster.gpus_per_node)
     layers = model.num_hidden_layers
+    alternate = load_framework(job.plan.framework).selective == "alternate"
     table: dict[str, tuple[Any, ...]] = {
         "tp": _divisors(gpus, group),
         "pp": _divisors(gpus, layers),
@@ -29,7 +31,7 @@ def all_values(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
         "ep": _divisors(model.num_experts, gpus),
         "micro_batch_size": _divisors(batch, MOST_SEQUENCES),
         "schedule": _synchronous(model),
-        "recompute": get_args(Recompute),
+        "recompute": tuple(one for one in get_args(Recompute) if one != "alternate" or alternate),
         "zero_stage": tuple(range(4)),
         "sequence_parallel": (False, True),
         "layer_split": get_args(Split),
