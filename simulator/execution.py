@@ -42,7 +42,9 @@ __all__ = [
     "EXECUTORS",
     "Execution",
     "Executor",
+    "NotWorth",
     "Work",
+    "Worth",
     "execute",
     "execute_lowered",
     "homes_of",
@@ -54,6 +56,7 @@ Executor = Literal["auto", "longest_path", "events", "engine"]
 EXECUTORS: tuple[Executor, ...] = ("auto", "longest_path", "events", "engine")
 
 Pairs = set[tuple[int, int]]  # of pipeline ranks: (sender, receiver)
+Worth = Callable[[float], bool]  # of a makespan [s]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +69,13 @@ class Work:
     wire: Callable[[Pairs, Schedule], Fabric]  # by who talks to whom, and the rows of the step
     finish: Callable[[Schedule, Plan], Schedule]  # adds what ends a step
     stragglers: Mapping[int, float] = field(default_factory=dict)  # slow-down of a rank [1]
+    worth: Worth | None = (
+        None  # whether the rest is worth while, by the makespan without contention
+    )
+
+
+class NotWorth(Exception):
+    """Nobody wants the times of rows that take at least so long."""
 
 
 class Execution(NamedTuple):
@@ -83,6 +93,7 @@ def execute(work: Work, executor: Executor) -> Execution:
     Raises:
         ValueError: the schedule does not do what the plan asks.
         Deadlock: the rows cannot finish.
+        NotWorth: `work.worth` says so.
     """
     if executor in ("auto", "longest_path") and _implies_messages(work):
         streamed = _stream(work, executor)
@@ -93,7 +104,8 @@ def execute(work: Work, executor: Executor) -> Execution:
     lowered = work.finish(with_transfers(work.schedule, work.plan), work.plan)
     matches = match(lowered)
     fabric = work.wire(talking(lowered, matches), lowered)
-    return execute_lowered(lowered, matches, work.costs, fabric, work.stragglers, executor)
+    slow, worth = work.stragglers, work.worth
+    return execute_lowered(lowered, matches, work.costs, fabric, slow, executor, worth)
 
 
 def execute_lowered(
@@ -103,6 +115,7 @@ def execute_lowered(
     fabric: Fabric,
     stragglers: Mapping[int, float],
     executor: Executor,
+    worth: Worth | None = None,
 ) -> Execution:
     """The same of rows that have their messages."""
     routes = routes_of(fabric, lowered.num_ranks)
@@ -110,6 +123,7 @@ def execute_lowered(
     if executor in ("auto", "longest_path"):
         played = play(lowered, matches, costs, fabric, routes, stragglers)
         if played.finished:
+            _ask(worth, played.end)
             meets = contends(lowered, matches, fabric, routes, played)
             if not meets or executor == "longest_path":
                 return Execution(_path(meets), ordered(lowered, played.start, played.end), lone)
@@ -119,6 +133,12 @@ def execute_lowered(
         if finished:
             return Execution("events", ordered(lowered, start, end), lone)
     return Execution("engine", engine.run(lowered, costs, fabric, stragglers), lone)
+
+
+def _ask(worth: Worth | None, end: NDArray[np.float64]) -> None:
+    """Raise NotWorth if nobody wants what takes so long even where nothing contends. [s]"""
+    if worth is not None and not worth(float(np.nanmax(end))):
+        raise NotWorth
 
 
 def _path(meets: bool) -> str:
@@ -142,6 +162,7 @@ def _stream(work: Work, executor: Executor) -> Execution | None:
     streamed = streams.stream(rows, home, costs, fabric, routes, work.stragglers)
     if not streamed.finished:
         return None
+    _ask(work.worth, streamed.end)
     meets = meet(rows, home, costs, fabric, routes, streamed)
     if meets and executor == "auto":
         return None

@@ -18,7 +18,16 @@ from simulator.costs.estimate import host_seconds
 from simulator.costs.flops import hardware_flops, model_flops
 from simulator.costs.memory import memory_samples
 from simulator.costs.slices import attention_share, slice_times, sliced
-from simulator.execution import EXECUTORS, Execution, Executor, Work, execute, homes_of, synchronise
+from simulator.execution import (
+    EXECUTORS,
+    Execution,
+    Executor,
+    Work,
+    Worth,
+    execute,
+    homes_of,
+    synchronise,
+)
 from simulator.explain import explain_longest
 from simulator.fabric import connect, ideal
 from simulator.frameworks import load_framework
@@ -66,7 +75,7 @@ class Run:
         return self.messages().with_memory(*samples)
 
 
-def simulate(job: Job, executor: Executor = "auto") -> Run:
+def simulate(job: Job, executor: Executor = "auto", worth: Worth | None = None) -> Run:
     """Simulate one training step of a job.
 
     The compiled longest path runs where messages do not meet on a link, the compiled events where
@@ -74,9 +83,13 @@ def simulate(job: Job, executor: Executor = "auto") -> Run:
     times both have; `longest_path` lets every message have its links for itself, so that its step
     is never longer than the others'.
 
+    `worth` is asked, with the makespan that there would be without contention [s], whether to go
+    on.
+
     Raises:
         ValueError: the schedule does not do what the plan asks.
         Deadlock: the schedule's own rows cannot finish.
+        NotWorth: `worth` says no.
     """
     costs = estimate(job)
     if job.plan.rows is None and "num_slices" in recipe_of(job.plan.schedule).takes:
@@ -89,6 +102,7 @@ def simulate(job: Job, executor: Executor = "auto") -> Run:
         wire=lambda pairs, rows: connect(job, pairs, homes_of(rows)),
         finish=synchronise,
         stragglers=job.cluster.stragglers,
+        worth=worth,
     )
     played = execute(work, executor)
     timeline = memory_samples(played.timeline, costs)

@@ -51,42 +51,44 @@ def judged(first, stop, keep):
     )
 
 
-def judge(space, first, stop, front, known=None, patience=0.0):
+def judge(space, first, stop, front, known=None, patience=0.0, margin=0.0):
     """Prunes what a point of the front beats strictly; takes 20 us a point."""
     time.sleep(2e-5 * (stop - first))
 
     def keep(step, room):
         if front is None or not len(front.index):
             return np.ones(len(step), bool)
-        faster = front.tokens_per_second[:, None] > 1000 / step
-        return ~(faster & (front.headroom[:, None] > room)).any(axis=0)
+        tokens = 1000 / step
+        faster = front.tokens_per_second[:, None] > tokens
+        beaten = (faster & (front.headroom[:, None] > room)).any(axis=0)
+        return ~beaten | (tokens * (1 + margin) >= front.tokens_per_second.max())
 
     return judged(first, stop, keep)
 
 
-def slow(space, first, stop, front, known=None, patience=0.0):
+def slow(space, first, stop, front, known=None, patience=0.0, margin=0.0):
     """The same, 1 ms a point."""
     time.sleep(1e-3 * (stop - first))
-    return judge(space, first, stop, front)
+    return judge(space, first, stop, front, margin=margin)
 
 
-def everything(space, first, stop, front, known=None, patience=0.0):
+def everything(space, first, stop, front, known=None, patience=0.0, margin=0.0):
     """Simulates every legal point, whatever the front."""
     return judge(space, first, stop, None)
 
 
-def trapped(space, first, stop, front, known=None, patience=0.0):
+def trapped(space, first, stop, front, known=None, patience=0.0, margin=0.0):
     """Dies over one point."""
     if first <= TRAP < stop:
         os.kill(os.getpid(), signal.SIGKILL)
-    return judge(space, first, stop, front)
+    return judge(space, first, stop, front, margin=margin)
 
 
-def deadly(space, first, stop, front, known=None, patience=0.0):
+def deadly(space, first, stop, front, known=None, patience=0.0, margin=0.0):
     """Dies over every point."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def broken(space, first, stop, front, known=None, patience=0.0):
+def broken(space, first, stop, front, known=None, patience=0.0, margin=0.0):
     """Fails as a program with a mistake does."""
     raise KeyError("mistake")

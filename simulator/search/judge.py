@@ -2,7 +2,8 @@
 
 What cannot fit or breaks a rule never comes here. Of the rest, a point is dropped unsimulated if
 even the proven bound on its step is no better, in any ranking, than a plan that is simulated
-already. The best bounds are simulated first, so that the front rises early.
+already. Its times without contention are such a bound too, so that shared links are simulated only
+where they may decide. The best bounds are simulated first, so that the front rises early.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.execution import NotWorth
 from simulator.report import Report
 from simulator.search.candidates import Candidate, Slow, candidates
 from simulator.search.front import Front
@@ -51,6 +53,7 @@ def judge(
     front: Front | None,
     known: Known | None = None,
     patience: float = inf,
+    margin: float = 0.0,
 ) -> Judged:
     """Judge a chunk of points.
 
@@ -62,6 +65,8 @@ def judge(
             None simulates every point that fits.
         known: what earlier chunks of the same space worked out, and will find here again.
         patience: time after which a range of several points is given up. [s]
+        margin: plans that may be slower than the fastest by no more than this share are simulated
+            in any case. [1]
 
     Raises:
         Slow: out of patience; what was simulated is in `known`, so that a shorter range goes on.
@@ -71,31 +76,71 @@ def judge(
     known = Known() if known is None else known
     left = sorted(candidates(space, first, stop, known, dropped, until), key=_by_bound)
     found: list[tuple[int, Report]] = []
-    hopes = _hopes(space, left)
-    beaten = np.zeros(len(left), bool) if front is None else front.beats(hopes)
+    rivals = None if front is None else _Rivals(space, front, margin, left)
     for at, one in enumerate(left):
-        if beaten[at]:
+        if rivals is not None and rivals.beat(at):
             dropped[BEATEN] += 1
             continue
-        report = known.reports.get(one.point) or _simulated(space, one.point)
-        known.reports[one.point] = report
+        report = known.reports.get(one.point)
+        if report is None:
+            report = _simulated(space, one, rivals)
+            known.reports[one.point] = report
         if perf_counter() > until and stop - first > 1:
             raise Slow
         if isinstance(report, str):
             dropped[report] += 1
             continue
         found.append((one.point, report))
-        if front is not None:
-            beaten |= Front().add(_judged(space, found[-1:])).beats(hopes)
+        if rivals is not None:
+            rivals.add(_judged(space, found[-1:]))
     found.sort(key=lambda one: one[0])
-    known.reports.clear()
+    for one in left:
+        known.reports.pop(one.point, None)
     return _judged(space, found, first=first, stop=stop, dropped=dict(sorted(dropped.items())))
 
 
-def _simulated(space: Space, point: int) -> Report | str:
+class _Rivals:
+    """What is simulated already, and which candidates it beats. A class because it grows."""
+
+    def __init__(self, space: Space, front: Front, margin: float, left: list[Candidate]) -> None:
+        self.space, self.front, self.margin = space, front, margin
+        self.hopes = _hopes(space, left)
+        self.behind = front.beats(self.hopes)
+        self.best = float(front.tokens_per_second.max(initial=0.0))
+
+    def add(self, judged: Judged) -> None:
+        """One more that is simulated."""
+        one = Front().add(judged)
+        self.behind |= one.beats(self.hopes)
+        self.best = max(self.best, float(one.tokens_per_second[0]))
+        if not self.front.beats(one).all():
+            self.front = self.front.add(one)
+
+    def beat(self, at: int) -> bool:
+        """Whether a candidate can neither join the front nor be as fast as the margin asks."""
+        return bool(self.behind[at]) and self._is_far(self.hopes.tokens_per_second[at])
+
+    def beat_at(self, one: Candidate, step_time: float) -> bool:
+        """The same of one whose step is known to take at least so long. [s]"""
+        hope = _hopes(self.space, [one._replace(least_step=step_time)])
+        return bool(self.front.beats(hope)[0]) and self._is_far(hope.tokens_per_second[0])
+
+    def _is_far(self, tokens_per_second: float) -> bool:
+        return tokens_per_second * (1 + self.margin) < self.best
+
+
+def _simulated(space: Space, one: Candidate, rivals: _Rivals | None) -> Report | str:
     """A plan's report, or why it is dropped."""
+    worth = None
+    if rivals is not None and one.least_step > 0:  # else its step is no makespan
+
+        def worth(step_time: float) -> bool:
+            return not rivals.beat_at(one, step_time)
+
     try:
-        report = simulate(plan_at(space, point)).report
+        report = simulate(plan_at(space, one.point), worth=worth).report
+    except NotWorth:
+        return BEATEN
     except ValueError as error:  # rules of rows that are only known with their times
         return reason(error)
     return report if report.fits else _no_room(report)

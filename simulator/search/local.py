@@ -8,7 +8,7 @@ that is killed; these have one pipe each, which ends when either side dies.
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from time import perf_counter
 from typing import Protocol
@@ -49,8 +49,8 @@ class Task:
     """What is searched, the same in all chunks."""
 
     space: Space
-    margin: float | None  # plans this much slower than one of the front are judged too; None: all
-    judge: Callable[[Space, int, int, Front | None, Known, float], Judged] = judge
+    margin: float | None  # plans this much slower than the fastest are simulated too; None: all
+    judge: Callable[[Space, int, int, Front | None, Known, float, float], Judged] = judge
     seconds: float = SECONDS  # of one chunk [s]
 
 
@@ -107,10 +107,11 @@ def work(task: Task, chunk: Chunk, front: Front, known: Known) -> Answer:
     at, size = chunk.first, chunk.size
     while at < chunk.stop:
         begin = perf_counter()
-        rivals = None if task.margin is None else _slower(front, task.margin)
+        rivals, margin = (None, 0.0) if task.margin is None else (front, task.margin)
+        patience = task.seconds / PIECES
         try:
             stop = min(at + size, chunk.stop)
-            piece = task.judge(task.space, at, stop, rivals, known, task.seconds / PIECES)
+            piece = task.judge(task.space, at, stop, rivals, known, patience, margin)
         except Slow:
             size = max(1, (stop - at) // GROWTH)
             continue
@@ -145,15 +146,6 @@ def joined(pieces: Sequence[Judged]) -> Judged:
         dropped=dropped,
         index=np.concatenate([piece.index for piece in pieces]),
         **{name: np.concatenate([getattr(p, name) for p in pieces]) for name in COLUMNS},
-    )
-
-
-def _slower(front: Front, margin: float) -> Front:
-    """A front whose points are slower by a share, so that it prunes nothing closer than that."""
-    return replace(
-        front,
-        tokens_per_second=front.tokens_per_second / (1 + margin),
-        gpu_seconds_per_token=front.gpu_seconds_per_token * (1 + margin),
     )
 
 
