@@ -6,7 +6,8 @@ what its neighbour's compute does not hide; kernels that run beside it are slowe
 it takes. The network is the data-parallel group's alone, with all peers of a node at work.
 """
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from simulator.schedule import Kind
 __all__ = ["add_sharding", "reduce_width", "synchronised_bytes"]
 
 Column = NDArray[np.float64]
+Seconds = Callable[[float], float]  # of some parameters
 
 BYTES, FP32 = 2, 4
 
@@ -84,7 +86,7 @@ def _reduce(parameters: float, job: Job) -> float:
     return seconds
 
 
-def _sharded(unit: Unit, job: Job) -> tuple[float, float]:
+def _sharded(unit: Unit, job: Job, gather_of: Seconds, reduce_of: Seconds) -> tuple[float, float]:
     """What zero_stage 2 or 3 adds to a stage's forward and backward of one microbatch. [s]
 
     Stage 3 gathers each layer's weights before its forward, one layer ahead, and again before its
@@ -94,8 +96,8 @@ def _sharded(unit: Unit, job: Job) -> tuple[float, float]:
     """
     gather = rest_gather = 0.0
     if job.plan.zero_stage == 3:
-        gather, rest_gather = _gather(unit.layer, job), _gather(unit.rest, job)
-    reduce, rest_reduce = _reduce(unit.layer, job), _reduce(unit.rest, job)
+        gather, rest_gather = gather_of(unit.layer), gather_of(unit.rest)
+    reduce, rest_reduce = reduce_of(unit.layer), reduce_of(unit.rest)
     again = gather if job.plan.reshard_after_forward else 0.0
     share, between = overlap_share(job), max(0, unit.layers - 1)
     forward = gather - share * min(gather, unit.forward)
@@ -122,10 +124,11 @@ def add_sharding(seconds: Column, tensor: Column, job: Job) -> None:
         Unit(layers, layer, max(0.0, rest), ahead, back)
         for layers, rest, ahead, back in zip(counts, rests, *each.tolist(), strict=True)
     ]
+    gather_of, reduce_of = (cache(partial(one, job=job)) for one in (_gather, _reduce))
     for unit in units:
         if unit not in known:
             held = layer * unit.layers + unit.rest
-            known[unit] = *_sharded(unit, job), *_cast_seconds(held, job)
+            known[unit] = *_sharded(unit, job, gather_of, reduce_of), *_cast_seconds(held, job)
     forward, backward, *casts = np.array([known[unit] for unit in units]).T
     seconds[Kind.F] += casts[0]
     seconds[[Kind.B, Kind.W]] += casts[1]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 __all__ = ["BEATEN", "EVEN", "SAME_ROWS", "TOO_LARGE", "no_room", "num_legal", "reason"]
 
@@ -49,7 +50,12 @@ def reason(error: ValueError) -> str:
     >>> reason(ValueError("plan.tp is 5, but it must divide model.vocab_size = 96; use 1 or 2"))
     'plan.tp: it must divide model.vocab_size'
     """
-    text = str(error)
+    return _rule(str(error))
+
+
+@lru_cache(maxsize=4096)
+def _rule(text: str) -> str:
+    """The rule in a sentence."""
     for sentence, short in SHORT.items():
         if match := re.match(sentence, text):
             return match.expand(short)
