@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.costs import estimate
+from simulator.execution import NotWorth
 from simulator.job import Job, Plan
 from simulator.kernel import compile_all
 from simulator.load import load_cluster, load_model
@@ -111,6 +112,30 @@ def test_pruning_loses_neither_a_winner_nor_a_point_of_the_front(everything):
     # of the points that the bound drops, some would not have fitted
     assert pruned.dropped[BEATEN] + pruned.index.size >= everything.index.size
     assert legal_alone(pruned.dropped) == legal_alone(everything.dropped)
+
+
+def test_a_margin_of_10_percent_simulates_every_plan_that_close_to_the_fastest(everything):
+    close = everything.index[everything.step_time <= 1.1 * everything.step_time.min() * (1 - 1e-9)]
+    bare = judge(FEW, 0, FEW.num_points, Front())
+    assert len(close) > 5
+    assert not set(close.tolist()) <= set(bare.index.tolist())  # the bound alone drops some
+    for front in (Front(), Front().add(everything)):
+        judged = judge(FEW, 0, FEW.num_points, front, margin=0.1)
+        assert set(close.tolist()) <= set(judged.index.tolist())
+        assert judged.index.size < everything.index.size / 2
+        assert same(Front().add(everything).add(judged), Front().add(everything))
+
+
+def test_a_plan_that_loses_without_contention_is_dropped_before_it_is_run_with_it(everything):
+    front = Front().add(everything)
+    behind = int(everything.index[everything.step_time.argmax()])
+    assert simulate(plan_at(FEW, behind)).report.step_time > everything.step_time.min()
+    least = simulate(plan_at(FEW, behind), "longest_path").report.step_time
+    asked = []
+    with pytest.raises(NotWorth):
+        simulate(plan_at(FEW, behind), worth=lambda step: asked.append(step))
+    assert asked == [pytest.approx(least, rel=1e-12)]
+    assert behind not in judge(FEW, behind, behind + 1, front).index
 
 
 def legal_alone(dropped):
