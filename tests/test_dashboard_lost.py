@@ -25,7 +25,10 @@ def test_two_clicks_on_add_while_the_first_is_on_its_way_add_two_runs():
         release(page)
         expect(page.locator("#compare-runs .run")).to_have_count(6)
         page.click("#compare-add")
-        expect(page.locator(".notices")).to_contain_text("6 runs are compared at most")
+        expect(page.locator("#compare-full")).to_contain_text("6 runs are compared at most")
+        page.locator("#compare-runs .remove").nth(0).click()
+        expect(page.locator("#compare-runs .run")).to_have_count(5)
+        expect(page.locator("#compare-full")).to_be_empty()
 
 
 def test_two_runs_are_removed_while_the_first_is_on_its_way():

@@ -50,9 +50,13 @@ def opened(watched, url, query=""):
 
 
 def move(page, name="num_microbatches", times=1):
+    """Press a slider's key; its box says when the page has taken it."""
     page.locator(f'[role=slider][aria-label^="{name}"]').focus()
+    box = page.locator(f'input[id*=\'"name":"{name}"\']')
     for _ in range(times):
+        before = box.input_value()
         page.keyboard.press("ArrowRight")
+        expect(box).not_to_have_value(before)
 
 
 def test_a_theme_that_is_toggled_while_an_answer_is_on_its_way_reaches_every_figure(watched, url):

@@ -142,7 +142,7 @@ def test_space_survives_json():
         ({"pp": ()}, "pp has no values"),
         ({"pp": (0,)}, "at least 1"),
         ({"schedule": "2f2b"}, "unknown"),
-        ({"recompute": "some"}, "'none', 'selective' or 'full'"),
+        ({"recompute": "some"}, "'none', 'selective', 'alternate' or 'full'"),
         ({"tp": 0}, r"^tp is 0 \(tensor-parallel sizes \[1\]\); it must be at least 1"),
         ({"global_batch_size": "x"}, 'global_batch_size is "x"; it must be a whole number'),
         ({"num_gpus": 1024}, "use at least num_nodes = 128"),

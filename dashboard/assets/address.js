@@ -109,7 +109,7 @@
         if (!said || typeof said.query !== "string" || said.visit !== visit) return; // of a page before
         const query = said.query;
         if (query === window.location.search) {
-          last = last || Date.now(); // the page's own state: what follows is the user's
+          last = last || 1; // the page's own state: what follows is the user's, however soon
           return;
         }
         const now = Date.now();

@@ -16,6 +16,7 @@ from dashboard.comparison import (
 )
 from dashboard.figures.stacked import Band, stacked
 from dashboard.layout import compare as page
+from dashboard.layout.plain import problem
 from dashboard.layout.upload import store_of
 from dashboard.notice import refused
 from dashboard.receiving import add_upload
@@ -55,7 +56,7 @@ def register(app: Dash) -> None:
         Output(page.TEXTBOOK, "display"),
         Output(page.REAL, "display"),
         Output(page.DONE, "data"),
-        Output(ids.NOTICE, "children", allow_duplicate=True),
+        Output(page.FULL, "children"),
         Input(page.ADD, "n_clicks"),
         Input(page.part_id("remove", ALL), "n_clicks"),
         Input(page.COSTS, "value"),
@@ -138,11 +139,10 @@ def change(
     another = Entry(plan=plans[-1] if plans else {"pp": 4, "num_microbatches": 8})
     entries += [another] * (now["added"] - before.get("added", 0))
     entries += [Entry(token=token) for token in uploads[before.get("uploads", 0) :]]
-    problem = None
-    if len(entries) > MOST_RUNS:
-        problem = refused(f"{MOST_RUNS} runs are compared at most; remove one first")
+    full = f"{MOST_RUNS} runs are compared at most; remove one first"
+    words = problem(full if len(entries) > MOST_RUNS else "")
     displays = ("flex", "none") if costs == "textbook" else ("none", "flex")
-    return (page.runs(entries[:MOST_RUNS], costs), *displays, now, problem)
+    return (page.runs(entries[:MOST_RUNS], costs), *displays, now, words)
 
 
 def _entries(values: Any, names: Any, tokens: Any) -> list[dict[str, Any]]:  # noqa: ANN401

@@ -25,9 +25,10 @@ COSTS, MODEL, CLUSTER, LATENCY = (
     "compare-latency",
 )
 TIMES = {"forward": "compare-f", "input_grad": "compare-i", "weight_grad": "compare-w"}
-RUNS, ADD, FIGURE, TABLE, VIEW, FINDING, TEXTBOOK, REAL, DONE = (
+RUNS, ADD, FULL, FIGURE, TABLE, VIEW, FINDING, TEXTBOOK, REAL, DONE = (
     "compare-runs",
     "compare-add",
+    "compare-full",  # that there can be no more runs
     "compare-figure",
     "compare-table",
     "compare-view",  # store: the part of the time axis that is looked at [s]
@@ -63,6 +64,7 @@ def layout(state: CompareState, look: Look) -> Any:  # noqa: ANN401 - a componen
                         [
                             html.Div(runs(state.runs, state.costs), id=RUNS),
                             dmc.Button("Add a run", id=ADD, variant="light", size="compact-sm"),
+                            html.Div(id=FULL),
                         ],
                     ),
                     _section(
