@@ -197,6 +197,8 @@ def with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
 def synchronise(rows: Schedule, plan: Plan) -> Schedule:
     """Add the data-parallel synchronisation and the optimizer step, with messages or without.
 
+    An offloaded optimizer's gradients and weights go to and fro in the same two ops.
+
     Raises:
         ValueError: the schedule cannot be run with this data parallelism.
     """
@@ -213,12 +215,12 @@ def synchronise(rows: Schedule, plan: Plan) -> Schedule:
             f"plan.zero_stage is {plan.zero_stage}, but {plan.schedule} holds every stage on "
             f"{copies} ranks, whose gradients are reduced at the end of a step; use zero_stage 1"
         )
-    replicas = plan.replicas * copies
-    if replicas > 1 and plan.zero_stage < 2:  # later stages reduce in every backward
+    shared, offloaded = plan.replicas * copies > 1, plan.offload != "none"
+    if offloaded or (shared and plan.zero_stage < 2):  # later stages reduce in every backward
         reduce = reduce_when_ready if plan.overlap_grad_reduce else reduce_at_end
         rows = reduce(rows)
     rows = step_optimizer(rows)
-    if replicas > 1 and plan.zero_stage in (1, 2):
+    if offloaded or (shared and plan.zero_stage in (1, 2)):
         rows = unshard_after_step(rows)
     return rows
 

@@ -5,6 +5,7 @@ expert-parallel groups lie within the data-parallel ones. GPU g of a node uses N
 `g * nics // gpus`. All copies of a message (one for each tensor-, context- and data-parallel peer)
 start at the same moment, so one flow stands for them. It crosses the links of replica 0 and, where
 the copies are not alike, those of the most loaded one too, because all wait for the slowest.
+Where the optimizer is offloaded, a stage's reduction and gathering cross host links and drives too.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.communication import Collective, bytes_on_wire, collective_latency
+from simulator.costs.host_loads import HostLoad, host_loads
 from simulator.job import Job
 from simulator.network import Route
 
@@ -23,10 +25,10 @@ __all__ = ["Fabric", "Ring", "connect", "gpus_of_plan", "ideal"]
 
 
 class Ring(NamedTuple):
-    """A data-parallel collective of one stage."""
+    """A data-parallel collective of one stage, or the copies to and from the host alone."""
 
     route: Route
-    share: float  # bytes that a GPU sends for each byte of the buffer [1]
+    share: float  # bytes of the flow for each byte of the buffer: what a GPU sends [1]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def connect(
     `homes` says which pipeline ranks hold each stage; gradients are reduced over all of them.
     """
     cluster, plan = job.cluster, job.plan
-    cut = (plan.pp, plan.dp, plan.cp, plan.tp, plan.zero_stage > 0)
+    cut = (plan.pp, plan.dp, plan.cp, plan.tp, plan.zero_stage > 0, host_loads(job))
     ends = (tuple(sorted(pairs)), tuple(sorted((homes or {}).items())))
     return _connected(_Wanted((cluster.model_dump_json(), *cut), *ends, job))
 
@@ -86,8 +88,9 @@ def _connected(wanted: _Wanted) -> Fabric:
 class _Wiring:
     """Numbers the links of one job as its routes need them. A class only to hold that numbering.
 
-    A link's key counts ports out and in, by GPU; NICs out and in, by node and NIC; and uplinks out
-    and in, by node.
+    A link's key counts ports out and in, by GPU; NICs out and in, by node and NIC; uplinks out and
+    in, by node; and, for an offloaded optimizer, host links out and in, by GPU; and drives, by
+    node, whose bandwidth reading and writing share.
     """
 
     def __init__(self, job: Job) -> None:
@@ -113,7 +116,22 @@ class _Wiring:
         self.rate = np.repeat(np.repeat(rates, 2), sizes)
         each = (self.node, np.repeat(np.arange(nodes), self.slots), np.arange(nodes))
         self.node_of = np.concatenate([one for one in each for _ in range(2)])
+        self.host_loads = host_loads(job)
+        if self.host_loads:
+            self._add_hosts(gpu, nodes)
         self.links: dict[int, int] = {}
+
+    def _add_hosts(self, gpu: NDArray[np.int64], nodes: int) -> None:
+        """Number the links that an offloaded optimizer's copies and states cross."""
+        sizes = (len(gpu), len(gpu), nodes)
+        first = int(self.start[-1])
+        self.start = np.concatenate([self.start, first + np.cumsum(sizes)])
+        self.host = self.start[6:8, None] + gpu
+        rates = [
+            link.bandwidth * link.efficiency if link is not None else np.inf
+            for link in (self.cluster.host_link, self.cluster.host_link, self.cluster.nvme)
+        ]
+        self.rate = np.concatenate([self.rate, np.repeat(rates, sizes)])
 
     def fabric(
         self, pairs: Iterable[tuple[int, int]], homes: Mapping[int, tuple[int, ...]]
@@ -121,13 +139,17 @@ class _Wiring:
         sends = {(a, b): self._send(a, b) for a, b in sorted(pairs)}
         split = self.plan.zero_stage > 0
         collective = Collective.REDUCE_SCATTER if split else Collective.ALL_REDUCE
-        rings = {ranks: self._rings(ranks, collective) for ranks in sorted(set(homes.values()))}
+        held = {
+            stage: (ranks, self.host_loads[stage] if self.host_loads else None)
+            for stage, ranks in homes.items()
+        }
+        rings = {one: self._rings(*one, collective) for one in sorted(set(held.values()))}
         return Fabric(
             tuple(self.rate[list(self.links)].tolist()),
             tuple(self._name(key) for key in self.links),
             sends,
-            {stage: rings[ranks][0] for stage, ranks in homes.items()},
-            {stage: rings[ranks][1] for stage, ranks in homes.items()},
+            {stage: rings[one][0] for stage, one in held.items()},
+            {stage: rings[one][1] for stage, one in held.items()},
         )
 
     def _link(self, key: int) -> int:
@@ -136,6 +158,8 @@ class _Wiring:
     def _name(self, key: int) -> str:
         row = int(np.searchsorted(self.start, key, side="right")) - 1
         at, way = key - int(self.start[row]), ("out", "in")[row % 2]
+        if row > 5:
+            return f"node {at} drives" if row == 8 else f"GPU {at} host link {way}"
         if row < 2:
             return f"GPU {at} port {way}"
         if row > 3:
@@ -169,7 +193,9 @@ class _Wiring:
             latency,
         )
 
-    def _rings(self, ranks: tuple[int, ...], reduction: Collective) -> tuple[Ring, Ring]:
+    def _rings(
+        self, ranks: tuple[int, ...], host: HostLoad | None, reduction: Collective
+    ) -> tuple[Ring, Ring]:
         """Reducing and gathering over these ranks' data-parallel peers, all tensor peers at once.
 
         Each member of a ring sends to the next; within a node over its port, between nodes over as
@@ -179,16 +205,42 @@ class _Wiring:
         members = groups[0]
         many, spanned = len(members), len(np.unique(self.node[members]))
         load = {} if many == 1 else self._loads(groups, spanned)
-        keys, shares = tuple(self._link(key) for key in load), tuple(load.values())
         intra, inter = self.cluster.intra_node, self.cluster.inter_node
-        first, second = (
-            Ring(
-                Route(keys, shares, collective_latency(one, many, spanned, intra, inter)),
-                bytes_on_wire(one, 1.0, many),
-            )
-            for one in (reduction, Collective.ALL_GATHER)
+        rings = []
+        for way, one in enumerate((reduction, Collective.ALL_GATHER)):
+            share = bytes_on_wire(one, 1.0, many)
+            latency = collective_latency(one, many, spanned, intra, inter)
+            ring = Ring(Route((), (), 0.0), 1.0)  # the host's copies alone
+            if host is None or (many > 1 and (host.reduces, host.gathers)[way]):
+                keys = tuple(self._link(key) for key in load)
+                ring = Ring(Route(keys, tuple(load.values()), latency), share)
+            rings.append(ring if host is None else self._with_host(ring, ranks, host, way))
+        return rings[0], rings[1]
+
+    def _with_host(self, ring: Ring, ranks: tuple[int, ...], host: HostLoad, way: int) -> Ring:
+        """A ring whose flow crosses the links to the hosts too: 0 down, or 1 up, with the drives.
+
+        A rank's GPUs have alike host links, of which one stands for all. Nodes between the first
+        and the last of a rank are its own and alike: one of them stands for all.
+        """
+        assert self.cluster.host_link is not None
+        latency = self.cluster.host_link.latency
+        copied = (host.down, host.up)[way]
+        load = {int(self.host[way, self.gpus[rank].flat[0]]): copied for rank in ranks}
+        if way and host.states:
+            assert self.cluster.nvme is not None
+            latency += self.cluster.nvme.latency
+            sharing = np.bincount(self.node[self.gpus[list(ranks)]].ravel())
+            for rank in ranks:
+                nodes = np.unique(self.node[self.gpus[rank]])
+                for node in {*nodes[:2].tolist(), int(nodes[-1])}:
+                    load[int(self.start[8]) + node] = host.states * float(sharing[node])
+        route, share = ring
+        links = tuple(self._link(key) for key in sorted(load))
+        loads = tuple(load[key] / share for key in sorted(load))
+        return Ring(
+            Route(route.links + links, route.copies + loads, route.latency + latency), share
         )
-        return first, second
 
     def _loads(self, groups: NDArray[np.int64], spanned: int) -> dict[int, float]:
         """What rings put on the links of the first member's node and of the slowest node. [1]

@@ -107,7 +107,9 @@ class Cluster(Value):
     host_memory_bandwidth: Positive = Field(
         200e9, description="bandwidth of one node's host memory, shared by its GPUs [bytes/s]"
     )
-    nvme: Link | None = Field(None, description="one node's drives, shared evenly by its GPUs")
+    nvme: Link | None = Field(
+        None, description="one node's drives, shared by its GPUs, by reading and by writing"
+    )
     stragglers: dict[int, Positive] = Field(
         default_factory=dict, description="slow-down of the compute of a pipeline rank [1]"
     )

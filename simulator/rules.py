@@ -45,7 +45,7 @@ def _check_effect(job: "Job") -> None:
         ),
         (
             plan.overlap_grad_reduce,
-            plan.replicas > 1,
+            plan.replicas > 1 or plan.offload != "none",
             "overlap_grad_reduce is true, but plan.dp is 1",
         ),
         (

@@ -153,24 +153,29 @@ def test_weights_gathered_beside_the_next_forward_show_less():
     assert hidden < 0.5 * shown
 
 
-def test_an_offloaded_optimizer_takes_its_link_and_the_hosts_memory():
+def test_an_offloaded_optimizer_takes_the_hosts_memory_and_its_links_in_the_flows():
     plan = with_cluster(job(dp=8, zero_stage=1), host_link=HOST)
     plan = plan.model_copy(update={"plan": plan.plan.model_copy(update={"offload": "cpu"})})
     costs, share = estimate(plan), stage_parameters(plan)[0] / 8
-    copies = 2 * (10e-6 + 2 * share / 50e9)
-    step = 30 * share * 8 / 200e9
-    assert costs.seconds[Kind.OPTIMIZER, 0] == pytest.approx(copies + step)
+    assert costs.seconds[Kind.OPTIMIZER, 0] == pytest.approx(30 * share * 8 / 200e9)
     assert costs.optimizer_bytes[0] == 0
+    gather = simulate(plan).timeline.of(Kind.UNSHARD)
+    port = 8.4e-6 + 7 * plan.cluster.intra_node.latency
+    assert (gather.end - gather.start)[0] == pytest.approx(port + 10e-6 + 2 * share / 50e9)
 
 
-def test_drives_that_are_slower_than_the_host_bound_the_step():
-    plan = with_cluster(job(dp=8, zero_stage=1), host_link=HOST, nvme=DRIVES)
+@pytest.mark.parametrize("memory", [200e9, 10e9])
+def test_the_slower_of_drives_and_host_bounds_the_step_and_its_copies_are_beside_it(memory):
+    plan = with_cluster(
+        job(dp=8, zero_stage=1), host_link=HOST, nvme=DRIVES, host_memory_bandwidth=memory
+    )
     plan = plan.model_copy(update={"plan": plan.plan.model_copy(update={"offload": "nvme"})})
     share = stage_parameters(plan)[0] / 8
-    copies = 2 * (10e-6 + 2 * share / 50e9)
-    assert estimate(plan).seconds[Kind.OPTIMIZER, 0] == pytest.approx(
-        copies + 100e-6 + 24 * share * 8 / 25e9
-    )
+    timeline = simulate(plan).timeline
+    took = timeline.of(Kind.UNSHARD).end[0] - timeline.of(Kind.OPTIMIZER).start[0]
+    port = 8.4e-6 + 7 * plan.cluster.intra_node.latency
+    slower = max(24 * share * 8 / 25e9, 30 * share * 8 / memory)
+    assert took == pytest.approx(port + 10e-6 + 100e-6 + slower)
 
 
 def test_offloaded_activations_leave_two_layers_of_32_on_the_gpu():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.costs import estimate, uniform
 from simulator.frameworks import load_framework
-from simulator.job import Job, Plan
+from simulator.job import Job, Link, Plan
 from simulator.load import load_cluster, load_model
 from simulator.schedule import Deadlock
 from simulator.schedules import schedules
@@ -93,7 +93,7 @@ def test_bound_is_never_above_the_textbooks_step(name, pp, rounds, vpp, forward,
 
 @st.composite
 def jobs(draw, name):
-    """A real job with uneven layers, any recomputation, data parallelism and stragglers."""
+    """A real job with uneven layers, any recomputation, replicas, stragglers and offload."""
     plan = nearest(name, draw(st.integers(2, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 2)))
     layers = tuple(
         draw(st.lists(st.integers(1, 3), min_size=plan.num_stages, max_size=plan.num_stages))
@@ -111,12 +111,14 @@ def jobs(draw, name):
         "p2p": draw(st.sampled_from(["overlapped", "blocking"])),
         "micro_batch_size": draw(st.sampled_from([1, 4])),
         "framework": draw(st.sampled_from(["megatron-core", "deepspeed"])),
+        "offload": draw(st.sampled_from(["none", "none", "cpu", "nvme"])),
     }
     cluster = NODE.model_copy(
         update={
             "num_nodes": 32,
             "oversubscription": draw(st.sampled_from([1.0, 4.0])),
             "stragglers": slow,
+            "nvme": Link(bandwidth=25e9, latency=100e-6),
         }
     )
     model = SMALL.model_copy(update={"num_hidden_layers": sum(layers), "num_attention_heads": 24,

@@ -1,18 +1,29 @@
 """Optimizer state and activations that live outside the GPU: ZeRO-Offload and ZeRO-Infinity.
 
-Copies cross the GPU's own link to its host, and the node's drives, which its GPUs share evenly.
+Gradients cross the GPU's link to its host with the reduction at the end of a step, new weights with
+the gathering after it, and optimizer states the node's drives beside that: bytes of those flows,
+which share these links with all others. Here is what each GPU moves, and the step on the host.
 """
+
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.communication import p2p_seconds
-from simulator.job import Job
+from simulator.job import Job, Plan
 from simulator.schedule import Kind
 
-__all__ = ["offload_activations", "offloaded_optimizer"]
+__all__ = [
+    "STATE_BYTES",
+    "copied_bytes",
+    "copy_seconds",
+    "offload_activations",
+    "offloaded_optimizer",
+]
 
 Column = NDArray[np.float64]
+Size = TypeVar("Size", float, NDArray[np.float64])
 
 BYTES, FP32 = 2, 4
 
@@ -23,24 +34,59 @@ STATE_BYTES = 3 * FP32  # master weight and two moments, read from the drives an
 LIVE_LAYERS = 2  # whose activations are on the GPU: one at work, one on its way
 
 
-def offloaded_optimizer(parameters: float, job: Job) -> float:
-    """A step of the optimizer on the host for one GPU's parameters. [s]
+def copied_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Size:
+    """Gradients, and as many of weights, that one GPU and its host exchange in a step. [bytes]
 
-    Gradients go down and weights come back over the host link, 2 bytes each; the host's memory
-    bounds the step between; drives stream their state beside it. Nothing overlaps with the
-    backward. Sources: Ren et al., "ZeRO-Offload", USENIX ATC 2021; Rajbhandari et al.,
+    Two for each parameter whose state the GPU keeps: all of them, or a share of what zero_stage
+    splits. `experts` are split over as many fewer GPUs as expert parallelism has cut them into
+    already. Source: Ren et al., "ZeRO-Offload", USENIX ATC 2021, section 3.
+    """
+    plan = job.plan
+    if plan.zero_stage == 0:
+        return BYTES * parameters
+    if experts is not None:
+        parameters = parameters + (plan.ep - 1) * experts
+    return BYTES * parameters / plan.shards
+
+
+def copy_seconds(parameters: float, job: Job) -> float:
+    """Time of the gradients of some parameters to the host, alone on the link. [s]"""
+    assert job.cluster.host_link is not None
+    return p2p_seconds(copied_bytes(parameters, job), job.cluster.host_link)
+
+
+def offloaded_optimizer(parameters: float, job: Job) -> float:
+    """Adam on the host for one GPU's parameters, as far as the drives do not hide it. [s]
+
+    The host's memory bounds it, shared by the GPUs of the node. Drives stream the states beside
+    it, chunk by chunk: what they need for all GPUs at once, which the gathering's flow takes, is
+    not counted twice. A schedule that updates weights within its rows has no flows at the end of
+    the step: there alone the copies, on free links, are part of this.
+    Sources: Ren et al., "ZeRO-Offload", USENIX ATC 2021, section 4; Rajbhandari et al.,
     "ZeRO-Infinity", SC'21, section 5.2.
     """
     plan, cluster = job.plan, job.cluster
-    assert cluster.host_link is not None
-    share = parameters / (plan.shards if plan.zero_stage >= 1 else 1)
-    copies = 2 * p2p_seconds(BYTES * share, cluster.host_link)
-    step = ADAM_BYTES * share * cluster.gpus_per_node / cluster.host_memory_bandwidth
+    share = copied_bytes(parameters, job) / BYTES
+    share *= min(cluster.gpus_per_node, plan.num_gpus)  # of all GPUs of a node
+    step, drives = ADAM_BYTES * share / cluster.host_memory_bandwidth, 0.0
     if plan.offload == "nvme":
         assert cluster.nvme is not None
-        both = 2 * STATE_BYTES * share * cluster.gpus_per_node
-        step = max(step, p2p_seconds(both, cluster.nvme))
-    return copies + step
+        drives = 2 * STATE_BYTES * share / (cluster.nvme.bandwidth * cluster.nvme.efficiency)
+    if not _updates_in_rows(plan):
+        return max(0.0, step - drives)
+    if drives:
+        assert cluster.nvme is not None
+        drives += cluster.nvme.latency
+    return 2 * copy_seconds(parameters, job) + max(step, drives)
+
+
+def _updates_in_rows(plan: Plan) -> bool:
+    """Whether weight updates stand between the microbatches, as in asynchronous schedules."""
+    from simulator.schedules import recipe_of  # some schedules are made for given costs
+
+    if plan.rows is not None:
+        return Kind.OPTIMIZER.name in plan.rows
+    return recipe_of(plan.schedule).weights is not None
 
 
 def offload_activations(

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from simulator.costs.communication import Collective, group_of, group_seconds
 from simulator.costs.kernels import stream_seconds
 from simulator.costs.layers import hidden_share
+from simulator.costs.offload import copied_bytes, copy_seconds
 from simulator.costs.parameters import expert_parameters, layer_parameters, stage_parameters
 from simulator.frameworks import load_framework
 from simulator.job import Job
 from simulator.schedule import Kind
 
-__all__ = ["add_sharding", "reduce_width", "synchronised_bytes"]
+__all__ = ["add_sharding", "reduce_width", "synchronised_bytes", "whole_buffers"]
 
 Column = NDArray[np.float64]
 Seconds = Callable[[float], float]  # of some parameters
@@ -84,6 +85,12 @@ def _reduce(parameters: float, job: Job) -> float:
         part = nbytes / plan.shards
         seconds += group_seconds(Collective.ALL_REDUCE, part, outer, cluster)
     return seconds
+
+
+def _handed_over(parameters: float, job: Job) -> float:
+    """Gradients of some parameters, reduced and, offloaded, copied to the host beside that. [s]"""
+    seconds = _reduce(parameters, job)
+    return seconds if job.plan.offload == "none" else max(seconds, copy_seconds(parameters, job))
 
 
 def _sharded(unit: Unit, job: Job, gather_of: Seconds, reduce_of: Seconds) -> tuple[float, float]:
@@ -163,34 +170,50 @@ def _less(members: int, ep: int) -> float:
     return 1 - inner / outer
 
 
+def whole_buffers(parameters: Column, experts: Column | None, job: Job) -> tuple[Column, Column]:
+    """Gradients to reduce and weights to gather at the end of a step, hidden or not. [bytes]
+
+    What an offloaded optimizer alone asks for: as much as each GPU and its host exchange.
+    """
+    plan = job.plan
+    crossed = parameters
+    if experts is not None and plan.zero_stage < 2:
+        crossed = parameters - experts * _less(plan.replicas, plan.ep)
+    reduce, unshard = reduce_width(job) * crossed, BYTES * crossed
+    alone = np.zeros(len(parameters))
+    if plan.offload != "none":
+        alone = copied_bytes(parameters, job, experts)
+    return (
+        reduce if plan.zero_stage < 2 else alone,
+        unshard if plan.zero_stage in (1, 2) else alone,
+    )
+
+
 def synchronised_bytes(
     parameters: Column, experts: Column | None, seconds: Column, job: Job
 ) -> tuple[Column, Column]:
     """Gradients to reduce and weights to gather at the end of a step, by stage. [bytes]
 
-    What is hidden beside the last backward, or the next step's first forward, is left out.
+    What is hidden beside the last backward, or the next step's first forward, is left out; an
+    offloaded optimizer's weights are all there before that forward.
     """
     plan = job.plan
-    members = plan.replicas
-    if members == 1 or plan.zero_stage >= 2:
-        nothing = np.zeros(len(parameters))
-        reduce = nothing if plan.zero_stage >= 2 else reduce_width(job) * parameters
-        return reduce, BYTES * parameters if plan.zero_stage == 2 else nothing
-    if experts is not None:
-        parameters = parameters - experts * _less(members, plan.ep)
-    reduce, unshard = reduce_width(job) * parameters, BYTES * parameters
+    reduce, unshard = whole_buffers(parameters, experts, job)
+    if plan.zero_stage >= 2 or not (plan.overlap_grad_reduce or plan.overlap_param_gather):
+        return reduce, unshard
+    crossed = reduce / reduce_width(job)
     shown: dict[tuple[float, ...], float] = {}  # stages are alike but for the ends
     table = job.model.vocab_size * job.model.hidden_size / plan.tp
-    for stage, count in enumerate(parameters.tolist()):
+    for stage, count in enumerate(crossed.tolist()):
         if count == 0:
             continue
         if plan.overlap_grad_reduce:
             last, window = table if stage == 0 else 0.0, float(seconds[Kind.B, stage])
             key = (count, last, window)
             if key not in shown:
-                shown[key] = _bucketed(count, last, window, job) / _reduce(count, job)
+                shown[key] = _bucketed(count, last, window, job) / _handed_over(count, job)
             reduce[stage] *= shown[key]
-        if plan.overlap_param_gather:
+        if plan.overlap_param_gather and plan.offload == "none":
             ahead = (count, float(seconds[Kind.F, stage]))
             if ahead not in shown:
                 shown[ahead] = _gathered_ahead(*ahead, job) / _gather(count, job)
@@ -248,7 +271,7 @@ def _bucketed(parameters: float, last: float, backward: float, job: Job) -> floa
     Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3 (bucketing and overlap).
     """
     num_buckets = _num_buckets(parameters, job)
-    total = num_buckets * _reduce(parameters / num_buckets, job)
+    total = num_buckets * _handed_over(parameters / num_buckets, job)
     final = max(1 / num_buckets, last / parameters)
     shown = max(total * final, total - backward * (1 - 1 / num_buckets))
     return shown + (total - shown) * (1 - overlap_share(job))

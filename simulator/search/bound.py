@@ -165,13 +165,14 @@ def _rest(job: Job, costs: Costs, shape: Shape, wires: Wires, optimizer: Column)
     stage, plan = shape.stage, job.plan
     steps = np.where(shape.count > 0, optimizer[stage], 0.0).sum(axis=1)
     members = plan.dp * plan.cp * max(map(len, shape.homes.values()))
-    if members == 1:
+    offloaded = plan.offload != "none"  # its copies are part of the flows, or all that is of them
+    if members == 1 and not offloaded:
         return np.asarray(steps)
     reduce = (wires.sync_latency[0] + wires.sync_pace[0] * costs.reduce_bytes)[stage]
-    if plan.zero_stage >= 2:
+    if plan.zero_stage >= 2 and not offloaded:
         reduce = np.zeros_like(reduce)  # in every backward
     gather = np.zeros_like(reduce)
-    if plan.zero_stage in (1, 2):
+    if plan.zero_stage in (1, 2) or offloaded:
         gather = (wires.sync_latency[1] + wires.sync_pace[1] * costs.unshard_bytes)[stage]
     alone = reduce + optimizer[stage] + gather
     if plan.overlap_grad_reduce:

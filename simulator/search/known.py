@@ -6,6 +6,7 @@ from typing import Any
 
 from simulator.costs import Costs
 from simulator.costs.estimate import stage_costs
+from simulator.costs.host_loads import host_loads
 from simulator.costs.layers import LayerCosts, layer_costs
 from simulator.costs.memory import stage_parameters, static_bytes
 from simulator.job import Job, Plan
@@ -98,7 +99,7 @@ class Known:
         """The wires of a job between these homes."""
         plan = job.plan
         cut = (plan.tp, plan.cp, plan.pp, plan.dp, plan.zero_stage > 0)
-        key = (*cut, shape.stage.tobytes())
+        key = (*cut, host_loads(job), shape.stage.tobytes())
         if key not in self.wires:
             self.wires[key] = wires_of(job, shape, self.lines.setdefault(cut, Lines()))
         return self.wires[key]

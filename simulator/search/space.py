@@ -241,7 +241,7 @@ def _of_effect(table: dict[str, Any]) -> dict[str, Any]:
     """A plan's fields; options of all plans that could have no effect here are as when left out."""
     needed = {
         "scatter_gather": table["tp"] > 1 and not table["sequence_parallel"],
-        "overlap_grad_reduce": table["dp"] * table["cp"] > 1,
+        "overlap_grad_reduce": table["dp"] * table["cp"] > 1 or table["offload"] != "none",
         "overlap_param_gather": table["zero_stage"] in (1, 2),
         "reshard_after_forward": table["zero_stage"] == 3,
         "shard_size": table["zero_stage"] > 0,

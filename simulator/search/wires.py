@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs.host_loads import HostLoad, host_loads
 from simulator.fabric import connect
 from simulator.job import Job
 from simulator.search.shape import Shape
@@ -20,6 +21,7 @@ __all__ = ["Lines", "Wires", "wires_of"]
 Column = NDArray[np.float64]
 Pair = tuple[int, int]
 Ranks = tuple[int, ...]
+Group = tuple[Ranks, HostLoad | None]  # what holds a stage, and its copies if it is offloaded
 
 
 class Line(NamedTuple):
@@ -34,7 +36,7 @@ class Lines:
     """The lines of one cut of a cluster that were looked up so far. Mutable inside."""
 
     sends: dict[Pair, Line] = field(default_factory=dict)
-    rings: dict[Ranks, tuple[Line, Line]] = field(default_factory=dict)  # reducing, gathering
+    rings: dict[Group, tuple[Line, Line]] = field(default_factory=dict)  # reducing, gathering
 
 
 class Wires(NamedTuple):
@@ -58,8 +60,10 @@ def wires_of(job: Job, shape: Shape, lines: Lines | None = None) -> Wires:
         [{(b, a) for a in low for b in high} for low, high in pairwise(homes)],
     ]
     lines = Lines() if lines is None else lines
+    loads = host_loads(job) or (None,) * len(homes)
+    groups: list[Group] = list(zip(homes, loads, strict=True))
     pairs = {pair for way in ways for each in way for pair in each if pair[0] != pair[1]}
-    _look_up(job, pairs, set(homes), lines)
+    _look_up(job, pairs, groups, lines)
     latency, pace = np.zeros((2, 2, len(homes) - 1))
     for way, boundaries in enumerate(ways):
         for at, each in enumerate(boundaries):
@@ -67,7 +71,7 @@ def wires_of(job: Job, shape: Shape, lines: Lines | None = None) -> Wires:
                 continue  # some microbatches stay on their rank
             latency[way, at] = min(lines.sends[pair].latency for pair in each)
             pace[way, at] = min(lines.sends[pair].pace for pair in each)
-    rings = [lines.rings[ranks] for ranks in homes]
+    rings = [lines.rings[group] for group in groups]
     return Wires(
         np.array([float(not any(a == b for a, b in each)) for each in ways[0]]),
         latency,
@@ -77,18 +81,18 @@ def wires_of(job: Job, shape: Shape, lines: Lines | None = None) -> Wires:
     )
 
 
-def _look_up(job: Job, pairs: set[Pair], groups: set[Ranks], lines: Lines) -> None:
-    """Add the lines that are not known yet."""
-    pairs, groups = pairs - lines.sends.keys(), groups - lines.rings.keys()
-    if not pairs and not groups:
+def _look_up(job: Job, pairs: set[Pair], groups: list[Group], lines: Lines) -> None:
+    """Add the lines that are not known yet; `groups` are those of the stages."""
+    pairs = pairs - lines.sends.keys()
+    stages = {group: stage for stage, group in enumerate(groups) if group not in lines.rings}
+    if not pairs and not stages:
         return
-    numbered = dict(enumerate(sorted(groups)))
-    fabric = connect(job, pairs, numbered)
+    fabric = connect(job, pairs, {stage: group[0] for group, stage in stages.items()})
     for pair, route in fabric.sends.items():
         lines.sends[pair] = Line(route.latency, route.pace(fabric.capacity))
-    for at, ranks in numbered.items():
+    for group, stage in stages.items():
         first, second = (
             Line(ring.route.latency, ring.share * ring.route.pace(fabric.capacity))
-            for ring in (fabric.reduces[at], fabric.gathers[at])
+            for ring in (fabric.reduces[stage], fabric.gathers[stage])
         )
-        lines.rings[ranks] = first, second
+        lines.rings[group] = first, second
