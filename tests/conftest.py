@@ -1,7 +1,26 @@
-"""Settings of all tests."""
+"""Settings of all tests, and what the tests of the dashboard's pages share."""
 
+import pytest
 from hypothesis import settings
 
 # Machines are noisy: no test depends on wall-clock time, and a failure repeats.
 settings.register_profile("tests", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("tests")
+
+
+@pytest.fixture(scope="module")
+def url():
+    """Where a dashboard is served."""
+    from tests.dashboard_page import serving
+
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A Chromium."""
+    from tests.dashboard_page import browsing
+
+    with browsing() as browser:
+        yield browser

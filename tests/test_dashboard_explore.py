@@ -7,9 +7,7 @@ from playwright.sync_api import expect
 
 from tests.dashboard_page import (
     Watched,
-    browsing,
     needs_chromium,
-    serving,
 )
 
 pytestmark = needs_chromium
@@ -17,18 +15,6 @@ pytestmark = needs_chromium
 DRAWN = "document.querySelector('#explore-run .bars path')"
 AREA = '#explore-run .nsewdrag[data-subplot="xy"]'
 PLOT = "document.querySelector('#explore-run .js-plotly-plot')"
-
-
-@pytest.fixture(scope="module")
-def url():
-    with serving() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browsing() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -11,15 +11,8 @@ import pytest
 from dashboard.choice import Choice
 from dashboard.limits import MOST_REQUEST
 from dashboard.runs import run_of
-from tests.dashboard_page import serving
 
 NAME = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def url():
-    with serving() as address:
-        yield address
 
 
 def asked(url, method, path, body=None, headers=None):

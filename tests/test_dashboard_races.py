@@ -8,11 +8,9 @@ from playwright.sync_api import expect
 from tests.dashboard_page import (
     Watched,
     await_held,
-    browsing,
     hold_answers,
     needs_chromium,
     release,
-    serving,
 )
 
 pytestmark = needs_chromium
@@ -20,18 +18,6 @@ pytestmark = needs_chromium
 PLOT = "document.querySelector('#{}  .js-plotly-plot')"
 RUN, SPLIT = PLOT.format("explore-run"), PLOT.format("explore-split")
 DARK_INK = "#a6a7ab"
-
-
-@pytest.fixture(scope="module")
-def url():
-    with serving() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browsing() as one:
-        yield one
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from simulator.schedule import Kind
 from simulator.timeline import Timeline
-from traces.labels import time_unit
 from traces.layout import LANES, MOST_STRIP_RANKS
 from traces.raster import COLLECTIVES
 
@@ -97,8 +96,3 @@ def numbered(
         seen = (timeline.end[chosen] > window.start) & (timeline.start[chosen] < window.end)
         chosen = chosen[seen & (rank > window.top - 0.5) & (rank < window.bottom + 0.5)]
     return chosen if len(chosen) <= MOST_NUMBERS else chosen[:0]
-
-
-def time_of(timeline: Timeline) -> float:
-    """What seconds are multiplied by for the axis, the same at every zoom. [1]"""
-    return time_unit(timeline.makespan).per_si
