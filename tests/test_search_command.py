@@ -312,16 +312,19 @@ def test_ctrl_c_prints_the_best_so_far_keeps_the_file_and_leaves_no_process(tmp_
         text=True,
         start_new_session=True,
     )
-    time.sleep(8)
+    _wait_until_it_grows(path, process)
     children = _processes_below(process.pid)
     assert len(children) >= 2
     os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to all of them
-    out, error = process.communicate(timeout=20)
+    out, error = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in error + out
     assert "interrupted; run the same command again to go on" in error
     assert "not judged" in out
-    time.sleep(0.5)
+    for _ in range(100):
+        if not any(map(_runs, children)):
+            break
+        time.sleep(0.1)
     assert [pid for pid in children if _runs(pid)] == []
     assert path.stat().st_size > 0
 

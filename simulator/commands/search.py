@@ -275,7 +275,7 @@ def _lines() -> Callable[[Progress], None]:
 
 def _words(now: Progress) -> str:
     left = "" if now.seconds_left is None else f", {_clock(now.seconds_left)} left"
-    many = f", {now.num_workers} workers" if now.num_workers != 1 else ""
+    many = f", {now.num_workers or 'waiting for'} workers" if now.num_workers != 1 else ""
     return f"{now.num_judged:,} of {now.num_points:,} points, {now.rate:,.0f}/s{left}{many}"
 
 

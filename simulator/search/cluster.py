@@ -9,6 +9,7 @@ import queue
 import re
 import socket
 import threading
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from simulator.search.store import COLUMNS, model_version
 __all__ = ["Cluster", "checked_address", "judge_chunk"]
 
 CONNECT = 5.0  # for a scheduler, or its first worker, to answer [s]
+DESERTED = 600.0  # without one worker, before a search ends instead of waiting on [s]
 MOST_GREETING = 1 << 20  # of a scheduler, on connecting [bytes]
 AHEAD = 2  # chunks that a worker holds, so that it never waits for the next [1]
 ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})/?")
@@ -85,6 +87,7 @@ class Cluster:
         self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._chunks: dict[Any, Chunk] = {}
         self._sent = 0
+        self._manned = monotonic()  # when a worker was there last
 
     @property
     def num_workers(self) -> int:
@@ -118,7 +121,8 @@ class Cluster:
         """What has come back.
 
         Raises:
-            ValueError: the scheduler is gone, or a worker lacks our version.
+            ValueError: the scheduler is gone, all workers are and none comes back, or a worker
+                lacks our version.
         """
         found: list[Answer] = []
         try:
@@ -133,6 +137,14 @@ class Cluster:
             pass
         if not found and self._client.status != "running":
             raise ValueError(self._gone)
+        if found or self.num_workers:
+            self._manned = monotonic()
+        elif monotonic() - self._manned > DESERTED:
+            raise ValueError(
+                f"the scheduler at {self._address} has had no workers for {DESERTED:g} s; what was "
+                f"judged is kept if -o names a file: start some with `dask worker {self._address}` "
+                "and run the same command again"
+            )
         return found
 
     def close(self) -> None:
