@@ -207,6 +207,26 @@ def report_eager(name: str, constants: dict[str, float], memory: float) -> None:
         print(f"    {name} {op:16}", summary(values))
 
 
+def report_forward_layouts() -> None:
+    """Products of two more machines, forward and input gradient: an A100 PCIe and a slower B200.
+
+    That B200's clocks fall to 0.69 of a short burst's in products of more than 1 ms.
+    """
+    rows = [row for row in read("weight_gradient_bf16.csv") if row["layout"] != "NT"]
+    memory = {"memory_efficiency": 0.8}
+    cards = of(rows, "a100_pcie_80gb")
+    guess = {"gemm_efficiency": 0.76, "gemm_half_k": 140.0}
+    found = fit([(1.0, cards, forward_ratio)], "a100_pcie_80gb", guess, memory)
+    unit = gpu("a100_pcie_80gb", **found, **memory)
+    print("a100_pcie_80gb", {key: float(f"{value:.3g}") for key, value in found.items()}, end=" ")
+    print(summary(forward_ratio(row, unit) for row in cards))
+    unit = gpu("b200", gemm_efficiency=0.724, gemm_half_k=38.5, memory_efficiency=0.74)
+    long = [forward_ratio(row, unit) for row in of(rows, "b200") if seconds(row) > 1e-3]
+    print(
+        f"b200 of SimuMax: {np.median(long):.2f} of a short burst, {len(long)} products over 1 ms"
+    )
+
+
 def report_weight_gradients() -> None:
     """Bytes at streaming speed by which a product that adds into fp32 exceeds its forward."""
     bandwidth = {"a100_pcie_80gb": 1.94e12 * 0.8, "b200": 8e12 * 0.74}
@@ -254,6 +274,7 @@ def main() -> None:
         other = {"a100_sxm_80gb": "a100_sxm_80gb", "h100_sxm": "gh200"}.get(name)
         if other:
             report_eager(other, found, stream[other])
+    report_forward_layouts()
     report_weight_gradients()
     report_host()
 

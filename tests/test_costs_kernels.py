@@ -127,6 +127,17 @@ def test_flash_attention_of_the_a100_in_training_is_within_10_percent(op, share)
     assert max(error) < 0.10
 
 
+def test_products_of_the_a100_pcie_have_a_median_error_below_2_percent():
+    gpu = load_gpu("a100-pcie-80gb")
+    table = [r for r in rows("weight_gradient_bf16.csv", "a100_pcie_80gb") if r["layout"] != "NT"]
+    error = []
+    for row in table:
+        predicted = gemm_seconds(float(row["m"]), float(row["n"]), float(row["k"]), gpu)
+        error.append(abs(predicted / (float(row["time_us"]) * 1e-6) - 1))
+    assert len(error) == 110
+    assert np.median(error) < 0.02
+
+
 def test_products_of_eager_attention_on_the_a100_have_a_mean_error_below_12_percent():
     gpu = burst("a100_sxm_80gb")
     error = []
