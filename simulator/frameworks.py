@@ -82,6 +82,11 @@ class Framework(Value):
     reduce_dtype: Literal["gradients", "weights", "fp32"] = Field(
         "gradients", description="dtype in which gradients cross the network"
     )
+    whole_weights: bool = Field(
+        False,
+        description="zero_stage 1 gives each GPU whole weights: gradients are summed everywhere, "
+        "and updated weights are broadcast by one owner after the other",
+    )
     reshard_after_forward: bool = Field(
         True, description="zero_stage 3 gathers a layer's weights again for its backward"
     )

@@ -17,6 +17,7 @@ from simulator.costs.communication import Collective, group_of, group_seconds
 from simulator.costs.kernels import stream_seconds
 from simulator.costs.layers import hidden_share
 from simulator.costs.offload import copied_bytes, copy_seconds
+from simulator.costs.owners import owner_pace, sums_everywhere
 from simulator.costs.parameters import expert_parameters, layer_parameters, stage_parameters
 from simulator.frameworks import load_framework
 from simulator.job import Job
@@ -66,7 +67,8 @@ def _gather(parameters: float, job: Job) -> float:
     plan = job.plan
     group = group_of(plan.shards, plan.tp, job.cluster)
     nbytes = load_framework(plan.framework).weight_bytes * parameters
-    return group_seconds(Collective.ALL_GATHER, nbytes, group, job.cluster)
+    seconds = group_seconds(Collective.ALL_GATHER, nbytes, group, job.cluster)
+    return seconds * owner_pace(parameters, job)
 
 
 def _reduce(parameters: float, job: Job) -> float:
@@ -75,7 +77,7 @@ def _reduce(parameters: float, job: Job) -> float:
         return 0.0
     plan, cluster = job.plan, job.cluster
     nbytes = reduce_width(job) * parameters
-    if plan.zero_stage == 0:
+    if sums_everywhere(job):
         whole = group_of(plan.replicas, plan.tp, cluster)
         return group_seconds(Collective.ALL_REDUCE, nbytes, whole, cluster)
     inner = group_of(plan.shards, plan.tp, cluster)
@@ -185,7 +187,7 @@ def whole_buffers(parameters: Column, experts: Column | None, job: Job) -> tuple
         alone = copied_bytes(parameters, job, experts)
     return (
         reduce if plan.zero_stage < 2 else alone,
-        unshard if plan.zero_stage in (1, 2) else alone,
+        unshard * owner_pace(float(crossed.max()), job) if plan.zero_stage in (1, 2) else alone,
     )
 
 
