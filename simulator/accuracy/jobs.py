@@ -131,6 +131,8 @@ def _plan(table: Table, row: Row, framework: Framework) -> dict[str, Any]:
     )
     plan |= sizes | {"dtype": dtype, "recompute": recompute}
     plan["schedule"] = "interleaved" if sizes["vpp"] > 1 else "1f1b"
+    if row.text("schedule").startswith("zb-"):
+        plan |= {"schedule": row.text("schedule"), "p2p": "overlapped"}  # of its own runtime
     plan["micro_batch_size"] = _micro_batch(table, row)
     plan["global_batch_size"] = row.count("global_batch")
     _lay_words(row, plan)
@@ -147,6 +149,8 @@ def _lay_words(row: Row, plan: dict[str, Any]) -> None:
             plan.pop("overlap_param_gather", None)
         if "HYBRID_SHARD" in sharding:
             plan["shard_size"] = row.count("gpus_per_node")
+        if row.text("shard_size"):
+            plan["shard_size"] = row.count("shard_size")
     if row.text("capacity_factor"):
         plan["capacity_factor"] = row.number("capacity_factor")
     if "fp32 grad accumulation" in row.text("precision"):

@@ -3,12 +3,17 @@
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simulator.accuracy.jobs import job_of_row, measured_memory, measured_seconds
 from simulator.accuracy.layer_times import layer_seconds
 from simulator.accuracy.rows import Row, Table
 from simulator.costs.flops import hardware_flops
 from simulator.job import Job
+from simulator.report import spans_of_ranks
+from simulator.schedule import Kind
 from simulator.simulate import simulate
+from simulator.timeline import Timeline
 
 __all__ = ["Prediction", "Scored", "Skipped", "predict"]
 
@@ -87,19 +92,33 @@ def predict(table: Table) -> Scored:
 
 def _step(table: Table, row: Row, job: Job, seconds: float) -> Prediction:
     """A step's time and memory."""
-    report = simulate(job).report
-    peak = report.peak_memory
+    run = simulate(job)
+    report, peak = run.report, run.report.peak_memory
+    seconds_of_step = report.step_time
+    if row.text("optimizer") == "post-validation":
+        seconds_of_step = _validated_step(run.timeline)
     return Prediction(
         table=table.name,
         row=row.id,
         job=job,
         measured=seconds,
-        predicted=report.step_time,
+        predicted=seconds_of_step,
         flops=hardware_flops(job) / job.plan.num_gpus,
         measured_memory=measured_memory(row),
         predicted_memory=None if peak is None else float(peak.max()),
         fits=report.fits,
     )
+
+
+def _validated_step(timeline: Timeline) -> float:
+    """A step whose ranks update at once, and start the next one without waiting for others. [s]
+
+    Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 4: post-validation.
+    """
+    update = timeline.kind == Kind.OPTIMIZER
+    longest = np.zeros(timeline.num_ranks)
+    np.add.at(longest, timeline.rank[update], (timeline.end - timeline.start)[update])
+    return float((spans_of_ranks(timeline)[0] + longest).max())
 
 
 def _layers(table: Table, row: Row, job: Job) -> list[Prediction]:
