@@ -9,6 +9,7 @@ from simulator.accuracy.jobs import job_of_row, measured_seconds
 from simulator.accuracy.outside import outside
 from simulator.accuracy.predictions import predict
 from simulator.accuracy.rows import load_table
+from simulator.frameworks import load_framework
 from simulator.load import job_from_options, load_gpu
 from simulator.simulate import simulate
 
@@ -19,6 +20,9 @@ TABLES = (
     "simumax-a100-pcie",
     "zero-bubble",
     "mt-nlg",
+    "alps-gh200",
+    "google-recipes",
+    "dgx-cloud",
 )
 
 
@@ -74,6 +78,35 @@ def test_mlperf_v4_logs_72_6_and_6_accumulations():
     jobs = [job_of("mlperf-v4-0", f"mlperf40_{n}") for n in (64, 1344, 1452)]
     assert [job.plan.num_microbatches for job in jobs] == [72, 6, 6]
     assert [job.plan.framework for job in jobs] == ["nemo", "nemo-graph", "nemo-graph"]
+
+
+def test_llamas_on_gh200_keep_gradients_in_16_bits_and_fit():
+    for number in (1, 2, 3):
+        job = job_of("alps-gh200", f"alps_{number}")
+        assert (job.plan.grad_dtype, job.plan.recompute) == ("bf16", "none")
+        assert simulate(job).report.fits
+
+
+def test_googles_recipes_run_the_chunks_and_precisions_of_their_configurations():
+    jobs = [job_of("google-recipes", f"google_{number}") for number in range(1, 10)]
+    assert [job.plan.vpp for job in jobs] == [2, 5, 4, 20, 14, 1, 9, 20, 1]
+    assert [job.plan.dtype for job in jobs if job.plan.dtype != "fp8"] == ["bf16", "bf16"]
+    overlaps = [load_framework(job.plan.framework).overlap_tensor_forward for job in jobs[:5]]
+    assert overlaps == [False] * 4 + [True]
+    assert jobs[2].plan.grad_dtype == "fp32"
+    assert [job.cluster.inter_node.bandwidth for job in jobs[2:4]] == [25e9, 50e9]
+
+
+def test_dgx_cloud_accumulates_what_its_pages_print():
+    printed = {"Llama 3.1 8B": 32, "Llama 3.1 70B": 64, "Llama 3.1 405B": 63, "GPT3-175B": 64}
+    table = load_table("dgx-cloud")
+    rows = [row for row in table.rows if row.text("model") in printed]
+    assert len(rows) == 44
+    for row in rows:
+        job = job_of_row(table, row)
+        assert job.plan.num_microbatches == printed[row.text("model")]
+        flash = load_framework(job.plan.framework).flash_version
+        assert flash == (2 if row.text("model") == "GPT3-175B" else 3)
 
 
 def test_hybrid_zero_splits_over_a_node_and_plain_zero_over_all():
@@ -133,7 +166,6 @@ def test_a_pipeline_of_two_over_pcie_is_predicted_within_4_percent():
         ("dgx-h800", "H800 SXM", None),
         ("hgx-h20", "H20", None),
         ("l40s", "L40S", "torchtitan"),
-        ("alps-gh200", "GH200 96GB", None),
         ("frontier", "MI250X GCD", "deepspeed"),
         ("mi300x-8", "MI300X", "torchtitan"),
         ("mi355x-8", "MI355X", None),
