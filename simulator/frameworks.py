@@ -116,7 +116,7 @@ class Framework(Value):
         1.0, description="speed of matrix products with the libraries of its time, of today's [1]"
     )
     fp8_inputs: bool = Field(
-        False, description="products in fp8 keep their inputs in fp8 for the backward"
+        False, description="products in fp8 or nvfp4 keep their inputs so for the backward"
     )
     fused_optimizer: bool = Field(True, description="Adam is one kernel over many tensors")
     logits_dtype: Literal["fp32", "weights"] = Field(
@@ -250,7 +250,7 @@ def plan_defaults(
     {'grad_dtype': 'fp16', 'attention': 'eager', 'p2p': 'blocking'}
     """
     values: dict[str, Any] = {name: getattr(framework, name) for name in PLAN_FIELDS}
-    weights = "bf16" if dtype == "fp8" else dtype
+    weights = "bf16" if dtype in ("fp8", "nvfp4") else dtype
     values["grad_dtype"] = "fp32" if framework.grad_dtype == "fp32" else weights
     if recompute == "selective" and recompute_modules is None:
         values["attention"] = "eager"

@@ -50,8 +50,9 @@ class Plan(Value):
     dp: Count = Field(1, description="data-parallel size [1]")
     num_microbatches: Count = Field(1, description="microbatches of one pipeline in one step [1]")
     micro_batch_size: Count = Field(1, description="sequences in one microbatch [1]")
-    dtype: Literal["fp16", "bf16", "fp8"] = Field(
-        "bf16", description="of products; weights and activations of fp8 plans are kept in bf16"
+    dtype: Literal["fp16", "bf16", "fp8", "nvfp4"] = Field(
+        "bf16",
+        description="of products; with fp8 and nvfp4 all else is bf16, weights and logits too",
     )
     grad_dtype: Literal["fp32", "fp16", "bf16"] = Field(
         "fp32", description="of accumulated gradients"
@@ -135,6 +136,11 @@ class Plan(Value):
     )
 
     @property
+    def wide_dtype(self) -> str:
+        """Of weights, attention and all that is no product of a layer: 16 bits."""
+        return "bf16" if self.dtype in ("fp8", "nvfp4") else self.dtype
+
+    @property
     def num_stages(self) -> int:
         """Model stages, pp x vpp. [1]"""
         return self.pp * self.vpp
@@ -161,7 +167,7 @@ class Plan(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        weights = "bf16" if self.dtype == "fp8" else self.dtype
+        weights = self.wide_dtype
         if self.grad_dtype not in ("fp32", weights):
             raise ValueError(
                 f"plan.grad_dtype is {self.grad_dtype}, but weights are {weights}; "

@@ -183,7 +183,9 @@ def _dtype(table: Table, row: Row) -> str:
     if " or " in text:  # the source's section tells which
         text = "bf16" if "section 'bf16'" in row.text("notes") else table.precision
     text = text or table.precision
-    return next((dtype for dtype in ("fp8", "bf16", "fp16") if dtype in text), table.precision)
+    return next(
+        (dtype for dtype in ("nvfp4", "fp8", "bf16", "fp16") if dtype in text), table.precision
+    )
 
 
 def _micro_batch(table: Table, row: Row) -> int:

@@ -8,6 +8,7 @@ MLPs and no dropout. 16-bit activations, 1-byte masks.
 
 from typing import NamedTuple
 
+from simulator.costs.kernels import ELEMENT_BYTES
 from simulator.costs.modules import DROPPED, modules_of
 from simulator.frameworks import load_framework
 from simulator.job import Job
@@ -114,11 +115,11 @@ def layer_parts(job: Job) -> dict[str, float]:
     model, widths = job.model, _widths(job)
     framework = load_framework(job.plan.framework)
     hidden = model.hidden_size / _hidden_share(job)
-    # Products in fp8 keep their inputs in 8 bits; attention's output is kept in 16 for its own
-    # backward, and again in 8. Source: NVIDIA/TransformerEngine, pytorch/module/
+    # Products in fp8 and nvfp4 keep their inputs as narrow; attention's output is kept in 16 bits
+    # for its own backward, and again. Source: NVIDIA/TransformerEngine, pytorch/module/
     # layernorm_linear.py and linear.py, tensors saved for the backward.
-    narrow = job.plan.dtype == "fp8" and framework.fp8_inputs
-    cast = 1 if narrow else BYTES
+    narrow = ELEMENT_BYTES.get(job.plan.dtype) if framework.fp8_inputs else None
+    cast = BYTES if narrow is None else narrow
     # the router reads the second norm's output in 16 bits
     outputs = hidden * (cast + (BYTES if model.is_sparse else cast))
     apart = model.gated_mlp and not framework.fused_activation
@@ -134,7 +135,7 @@ def layer_parts(job: Job) -> dict[str, float]:
         "before their norm": both if model.qk_norm else 0.0,
         "before their turn": both if unfused else 0.0,
         "compressed": BYTES * widths.latent,
-        "context": (BYTES + 1 if narrow else BYTES) * widths.context,
+        "context": (BYTES + (narrow or 0)) * widths.context,
         # tokens as they come to the experts, and as they leave for the gradient of their weights
         "sent": cast * widths.copies * model.hidden_size,
         "returned": BYTES * widths.copies * model.hidden_size,
