@@ -2,6 +2,7 @@
 
 import pytest
 
+from simulator.accuracy.outside import outside
 from simulator.costs.activations import core_bytes, head_bytes, layer_parts
 from simulator.costs.attention import core_operators
 from simulator.costs.compute import head_operators, layer_operators
@@ -199,6 +200,12 @@ def test_sinks_take_no_time():
     plain, sinks = (job(small(attention_sinks=on)) for on in (False, True))
     assert core_operators(plain) == core_operators(sinks)
     assert sinks.model.num_parameters - plain.model.num_parameters == 4 * 16
+
+
+def test_capped_scores_are_flagged_as_beyond_what_was_measured():
+    flag = "no kernel that caps the scores of attention was measured"
+    assert flag in outside(job(small(attn_logit_softcapping=50.0)))
+    assert flag not in outside(job(small()))
 
 
 def test_gemma_2_9b_trains_on_32_h100():

@@ -17,7 +17,7 @@ def layers_of_stages(framework: str, model: Model, stages: int) -> tuple[int, ..
         return None
     if framework == "nanotron":
         return _by_cost(model, stages)
-    if framework == "nemo-2" and model.is_latent:
+    if framework == "nemo-2" and model.is_latent and 2 * stages <= layers + 3:
         return _by_recipe(layers, stages)
     if layers % stages == 0:
         return None
@@ -36,6 +36,9 @@ def _by_recipe(layers: int, stages: int) -> tuple[int, ...]:
     embedding does too. Source: NVIDIA-NeMo/Megatron-Bridge, commit 05d003fb89,
     src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map; commit 0fa501acee,
     scripts/performance/configs/deepseek, "Et|(tt|)*30mL".
+
+    >>> _by_recipe(61, 8), _by_recipe(61, 32)[-3:]
+    ((8, 8, 8, 8, 8, 8, 8, 5), (2, 2, 0))
     """
     most = -(-(layers + 2) // stages)
     if most <= 2:
