@@ -74,7 +74,9 @@ def test_what_a_row_cannot_say_leaves_it_out_with_the_reason():
     assert reasons["micro_batch not printed"] == 6
     assert reasons["rowwise scaling of fp8 is not simulated"] == 4
     skipped = {row.id for row in load_table("megatron-bridge").rows if row.text("omitted")}
-    assert "bridge_1" in skipped  # 4-bit products
+    assert skipped == set()
+    rowwise = {row.id for row in load_table("torchtitan").rows if row.text("omitted")}
+    assert "titan_25" in rowwise
 
 
 def test_torchtitan_means_alternate_where_it_says_selective():
@@ -138,8 +140,37 @@ def test_dropped_tokens_are_a_capacity_of_one_and_graphs_are_by_the_recipe():
         if row.text("notes") == "tokendrop" and job.plan.capacity_factor == 1
     }
     assert dropped == {
+        ("DeepSeek-V3", "B200"): "nemo-2",
+        ("DeepSeek-V3", "GB200"): "nemo-2",
         ("Qwen3 30B-A3B", "GB200"): "nemo-2-graph",
         ("Qwen3 30B-A3B", "B200"): "nemo-2-graph",
         ("Qwen3 235B-A22B", "B200"): "nemo-2",
         ("Qwen3 30B-A3B", "H100 SXM"): "nemo-2",
     }
+
+
+def test_deepseek_printed_flops_count_multi_token_prediction_as_ours_do():
+    """Printed TFLOP/s are our FLOP with causal attention counted once, with the module or not."""
+    found = {}
+    for row, job in jobs("megatron-bridge"):
+        if job.model.name != "DeepSeek-V3":
+            continue
+        layers = job.model.num_hidden_layers + job.model.num_nextn_predict_layers
+        causal = model_flops(job.model, 1) - 1.5 * layers * attention_core_flops(job.model)
+        ours = causal / job.model.seq_len * row.number("tokens_per_s_per_gpu") / 1e12
+        found[row.id] = (job.model.num_nextn_predict_layers, ours / row.number("tflops_per_gpu"))
+    assert sum(with_module for with_module, _ in found.values()) == 9
+    assert all(ratio == pytest.approx(1, abs=0.02) for _, ratio in found.values())
+
+
+def test_rows_are_predicted_with_the_modules_and_layers_that_their_recipes_name():
+    plans = {row.id: job.plan for row, job in jobs("megatron-bridge")}
+    assert plans["bridge_90"].recompute_modules == ("mla_up_proj", "mlp")
+    assert plans["bridge_90"].layers_per_stage == (1, *[2] * 30, 0)
+    assert plans["bridge_20"].recompute_modules == ("layernorm", "moe_act")
+    assert plans["bridge_20"].attention == "flash"
+    assert (plans["bridge_6"].offload_activations, plans["bridge_6"].offload_num_layers) == (
+        True,
+        40,
+    )
+    assert plans["bridge_16"].layers_per_stage == (*[4] * 15, 1)

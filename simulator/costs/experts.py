@@ -24,7 +24,7 @@ def _router(job: Job) -> Operator:
     """Scores of all experts in fp32, and the choice."""
     model, gpu = job.model, job.cluster.gpu
     tokens, experts = tokens_of(job), model.num_experts
-    dtype = "bf16" if job.plan.dtype == "fp8" else job.plan.dtype
+    dtype = job.plan.wide_dtype
     product = gemm_seconds(tokens, experts, model.hidden_size, gpu, dtype=dtype)
     choice = stream_seconds(ROUTER_PASSES * FP32 * tokens * experts, gpu)
     choice += ROUTER_LAUNCHES * gpu.launch_overhead

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.costs import Costs
+from simulator.costs.kernels import ELEMENT_BYTES
 from simulator.costs.parameters import layer_parameters, stage_parameters
 from simulator.frameworks import load_framework
 from simulator.job import Job
@@ -32,7 +33,8 @@ def static_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Sta
 
     2 + 4 + 12 = 18 bytes a parameter with fp32 gradients, 16 with 16-bit ones. zero_stage splits
     over the plan's shards: 1 the 12, 2 the gradients too, 3 the weights too. A framework may keep
-    other copies, as 2 bytes more of gradients that its products do not add up. `experts` are
+    other copies, as 2 bytes more of gradients that its products do not add up; products in nvfp4
+    need their weights cast, both ways, from the first microbatch on. `experts` are
     split over as many fewer GPUs as expert parallelism has cut them into already. An offloaded
     optimizer takes nothing.
     Sources: NVIDIA/Megatron-LM, docs/source/distrib_optimizer.md; Rajbhandari et al., "ZeRO",
@@ -41,6 +43,7 @@ def static_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Sta
     """
     plan, framework = job.plan, load_framework(job.plan.framework)
     weight = framework.weight_bytes
+    weight += 2 * ELEMENT_BYTES["nvfp4"] if plan.dtype == "nvfp4" else 0.0
     gradient = 4 if plan.grad_dtype == "fp32" else 2
     beside = gradient == 4 and weight == 2 and not framework.fused_accumulation
     if beside and plan.zero_stage < 2:
