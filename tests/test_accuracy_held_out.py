@@ -140,6 +140,14 @@ def test_dropped_tokens_are_a_capacity_of_one_and_graphs_are_by_the_recipe():
     assert dropped == {
         ("Qwen3 30B-A3B", "GB200"): "nemo-2-graph",
         ("Qwen3 30B-A3B", "B200"): "nemo-2-graph",
+        ("Qwen3 235B-A22B", "GB200"): "nemo-2-graph",
         ("Qwen3 235B-A22B", "B200"): "nemo-2",
+        ("Qwen3 235B-A22B", "H100 SXM"): "nemo-2",
         ("Qwen3 30B-A3B", "H100 SXM"): "nemo-2",
     }
+
+
+def test_experts_are_whole_in_tensor_parallel_groups_where_the_recipe_says_so():
+    found = {row.id: job.plan for row, job in jobs("megatron-bridge") if job.plan.etp is not None}
+    assert sorted(found) == ["bridge_33", "bridge_65", "bridge_76", "bridge_77", "bridge_92"]
+    assert all(plan.tp == 2 and plan.expert_replicas == 1 for plan in found.values())

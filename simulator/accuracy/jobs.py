@@ -147,6 +147,8 @@ def _lay_words(row: Row, plan: dict[str, Any]) -> None:
             plan.pop("overlap_param_gather", None)
         if "HYBRID_SHARD" in sharding:
             plan["shard_size"] = row.count("gpus_per_node")
+    if row.text("etp"):
+        plan["etp"] = row.count("etp")
     if row.text("capacity_factor"):
         plan["capacity_factor"] = row.number("capacity_factor")
     if "fp32 grad accumulation" in row.text("precision"):

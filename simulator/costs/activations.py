@@ -64,6 +64,7 @@ def _widths(job: Job) -> Widths:
     if model.is_sparse:
         copies = model.num_experts_per_tok * expert_load(job)
         inner = (copies + model.num_shared_experts) * model.expert_width
+        copies *= plan.expert_tp / plan.tp  # of tokens that the peers split, if experts are whole
     inner /= plan.tp
     gates = 2 if model.gated_mlp else 1
     return Widths(query, key, value, context, latent, gates * inner, inner, copies)

@@ -12,8 +12,17 @@ from simulator.costs.host import host_seconds, lift_to_host, transfer_stall
 from simulator.costs.layers import LayerCosts, Part, hidden_share, layer_costs
 from simulator.costs.memory import fixed_bytes, static_bytes
 from simulator.costs.offload import offload_activations, offloaded_optimizer
-from simulator.costs.parameters import sparse_layers, stage_experts, stage_parameters
-from simulator.costs.sharding import add_sharding, synchronised_bytes
+from simulator.costs.parameters import (
+    equal_split,
+    sparse_layers,
+    stage_experts,
+    stage_parameters,
+)
+from simulator.costs.sharding import (
+    add_sharding,
+    expert_reduction_seconds,
+    synchronised_bytes,
+)
 from simulator.job import Job
 from simulator.schedule import Kind
 
@@ -41,7 +50,7 @@ def estimate(job: Job) -> Costs:
 def stage_costs(layers: LayerCosts, job: Job) -> Costs:
     """The same, of a job whose `layer_costs` are known: those of any job that shares them."""
     parameters = np.array(stage_parameters(job))
-    experts = np.array(stage_experts(job)) if job.plan.ep > 1 else None
+    experts = np.array(stage_experts(job)) if job.plan.splits_experts else None
     weights, gradients, optimizer = static_bytes(parameters, job, experts)
     seconds, tensor, recompute = _seconds(job, layers, parameters, experts)
     if job.plan.zero_stage >= 2:
@@ -125,15 +134,18 @@ def _seconds(
     lift_to_host(job, shared.host, layers, repeated, seconds)
     if job.plan.cp > 1 or job.model.is_sparse:
         _add_exchange(job, layers, repeated, seconds, tensor)
-    if job.plan.zero_stage and experts is not None:
-        parameters = parameters + (job.plan.ep - 1) * experts  # split over fewer GPUs
+    if job.plan.zero_stage:
+        parameters = equal_split(parameters, experts, job.plan)
     how = optimizer_seconds if job.plan.offload == "none" else offloaded_optimizer
     step = {one: how(one, job) for one in set(parameters.tolist())}
     seconds[Kind.OPTIMIZER] = [step[one] for one in parameters.tolist()]
+    if experts is not None:
+        tensor[Kind.OPTIMIZER] = [expert_reduction_seconds(one, job) for one in experts.tolist()]
+        seconds[Kind.OPTIMIZER] += tensor[Kind.OPTIMIZER]
     ends = [0, stages - 1] if stages > 1 else [0]
     tied = _tied_embedding_seconds(job)
     seconds[Kind.OPTIMIZER, ends] += tied
-    tensor[Kind.OPTIMIZER, ends] = tied
+    tensor[Kind.OPTIMIZER, ends] += tied
     return seconds, tensor, repeated * shared.again
 
 
