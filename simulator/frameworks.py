@@ -145,6 +145,12 @@ class Framework(Value):
         "where a pipeline crosses nodes [s]",
     )
 
+    overlapped_host: NotNegative = Field(
+        0.0,
+        description="host time that a layer of experts takes more where a schedule overlaps its "
+        "forward with another's backward [s]",
+    )
+
     transfer_stall: NotNegative = Field(
         0.0,
         description="what a transfer between stages takes besides its latency and bytes, in "

@@ -14,6 +14,7 @@ from simulator.accuracy.scores import score
 from simulator.cli import main
 from simulator.costs.flops import attention_core_flops, model_flops
 from simulator.load import load_job
+from simulator.simulate import simulate
 
 HELD_OUT = tuple(name for name in table_names() if load_table(name).held_out)
 
@@ -151,3 +152,19 @@ def test_experts_are_whole_in_tensor_parallel_groups_where_the_recipe_says_so():
     found = {row.id: job.plan for row, job in jobs("megatron-bridge") if job.plan.etp is not None}
     assert sorted(found) == ["bridge_33", "bridge_65", "bridge_76", "bridge_77", "bridge_92"]
     assert all(plan.tp == 2 and plan.expert_replicas == 1 for plan in found.values())
+
+
+def test_six_rows_hide_the_exchange_of_experts_as_their_recipes_do():
+    found = {row.id for row, job in jobs("megatron-bridge") if job.plan.schedule == "1f1b-overlap"}
+    assert found == {f"bridge_{n}" for n in (28, 31, 33, 59, 64, 65)}
+
+
+def test_the_host_of_overlapped_pairs_gives_the_17_2_s_of_a_run_that_no_table_has():
+    """Qwen3 235B in BF16 on 64 B200, before and after Megatron-Bridge's pull request 1760."""
+    _, job = next(one for one in jobs("megatron-bridge") if one[0].id == "bridge_59")
+    plan = job.plan.model_copy(update={"dtype": "bf16"})
+    with_overlap = simulate(job.model_copy(update={"plan": plan})).report.step_time
+    assert with_overlap == pytest.approx(17.2, rel=0.005)
+    plan = plan.model_copy(update={"schedule": "interleaved"})
+    without = simulate(job.model_copy(update={"plan": plan})).report.step_time
+    assert without < with_overlap  # which was disabled "due to CPU overhead": 16 s

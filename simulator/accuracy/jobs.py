@@ -131,6 +131,8 @@ def _plan(table: Table, row: Row, framework: Framework) -> dict[str, Any]:
     )
     plan |= sizes | {"dtype": dtype, "recompute": recompute}
     plan["schedule"] = "interleaved" if sizes["vpp"] > 1 else "1f1b"
+    if row.text("moe_a2a_overlap"):
+        plan["schedule"] = "1f1b-overlap"
     plan["micro_batch_size"] = _micro_batch(table, row)
     plan["global_batch_size"] = row.count("global_batch")
     _lay_words(row, plan)

@@ -8,7 +8,7 @@ from simulator.costs.communication import p2p_seconds
 from simulator.costs.compute import optimizer_seconds
 from simulator.costs.context import NO_EXCHANGE, context_exchange, expert_exchange
 from simulator.costs.costs import Costs
-from simulator.costs.host import host_seconds, lift_to_host, transfer_stall
+from simulator.costs.host import host_seconds, lift_to_host, pair_host, transfer_stall
 from simulator.costs.layers import LayerCosts, Part, hidden_share, layer_costs
 from simulator.costs.memory import fixed_bytes, static_bytes
 from simulator.costs.offload import offload_activations, offloaded_optimizer
@@ -72,7 +72,7 @@ def stage_costs(layers: LayerCosts, job: Job) -> Costs:
         weight_bytes=weights,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
-        pair_time=_pair_time(seconds, tensor, job),
+        pair_time=_pair_time(seconds, tensor, layers, job),
         fixed_bytes=fixed_bytes(job),
     )
 
@@ -175,17 +175,21 @@ def _add_exchange(
             table[Kind.I] += backward
 
 
-def _pair_time(seconds: Column, tensor: Column, job: Job) -> Column:
+def _pair_time(seconds: Column, tensor: Column, shared: LayerCosts, job: Job) -> Column:
     """An overlapped pair's time over its ops', by stage: communication hides behind compute. [1]
 
-    What one op communicates runs beside what the other computes, less the SMs that it takes.
+    What one op communicates runs beside what the other computes, less the SMs that it takes; no
+    pair is faster than the host issues it, which may be slower than one op after the other.
     Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1.
     """
     whole = seconds[Kind.F] + seconds[Kind.B]
     communication = tensor[Kind.F] + tensor[Kind.B]
     hidden = np.minimum(communication, whole - communication) * hidden_share(job)
     part = np.divide(hidden, whole, out=np.zeros_like(whole), where=whole > 0)
-    return np.asarray(1.0 - part)
+    layers, sparse = np.array(job.layers_per_stage, float), np.array(sparse_layers(job), float)
+    issued = pair_host(job, shared.host, layers, sparse)
+    floor = np.divide(issued, whole, out=np.zeros_like(whole), where=whole > 0)
+    return np.asarray(np.maximum(1.0 - part, floor))
 
 
 def _activations(job: Job, shared: LayerCosts) -> dict[str, Column]:
