@@ -98,6 +98,11 @@ class Framework(Value):
     fused_softmax: bool = Field(True, description="scale, mask and softmax are one kernel")
     fused_norm: bool = Field(True, description="a normalisation is one kernel")
     fused_activation: bool = Field(True, description="bias and activation are one kernel")
+    weighted_activation: bool = Field(
+        False,
+        description="the router's weights multiply within the experts' activation, so that the "
+        "experts' outputs need not be kept",
+    )
     fused_residual: bool = Field(True, description="bias, dropout and residual are one kernel")
     fused_rotary: bool = Field(True, description="rotary positions are one kernel")
     fused_accumulation: bool = Field(

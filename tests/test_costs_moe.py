@@ -100,6 +100,11 @@ def test_experts_keep_their_inputs_and_outputs_besides_what_a_dense_layer_keeps(
     assert layer_bytes(plan) == expected
 
 
+def test_outputs_of_experts_are_not_kept_where_their_activation_weights_them():
+    kept, spared = (job(framework=name) for name in (None, "nemo-2"))
+    assert layer_bytes(kept) - layer_bytes(spared) == 2 * 4096 * 2 * 4096
+
+
 def test_tokens_that_go_to_at_most_4_nodes_cross_the_network_4_times():
     plan = job(DEEPSEEK, pp=16, dp=64, ep=64, layers_per_stage=SPLIT)
     free = plan.model.model_copy(update={"topk_group": None})

@@ -108,9 +108,11 @@ def layer_bytes(job: Job) -> float:
     wide = BYTES * (attention + widths.ups + widths.inner)
     if model.qk_norm:
         wide += BYTES * (widths.query + widths.key)
-    # tokens as they come to the experts and as they leave them, for the gradient of the weights
-    wide += BYTES * 2 * widths.copies * model.hidden_size
     framework = load_framework(job.plan.framework)
+    # tokens as they come to the experts, for the gradient of the weights, and as they leave them,
+    # for that of the router's weights, unless these go into the activation
+    returned = 0 if framework.weighted_activation else 1
+    wide += BYTES * (1 + returned) * widths.copies * model.hidden_size
     if model.gated_mlp and not framework.fused_activation:
         wide += BYTES * widths.inner  # the gate's activation, before it meets the other half
     if not model.learned_positions and not framework.fused_rotary:
