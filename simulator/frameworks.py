@@ -121,7 +121,7 @@ class Framework(Value):
         1.0, description="speed of matrix products with the libraries of its time, of today's [1]"
     )
     fp8_inputs: bool = Field(
-        False, description="products in fp8 keep their inputs in fp8 for the backward"
+        False, description="products in fp8 or nvfp4 keep their inputs so for the backward"
     )
     fused_optimizer: bool = Field(True, description="Adam is one kernel over many tensors")
     logits_dtype: Literal["fp32", "weights"] = Field(
@@ -251,16 +251,19 @@ def plan_defaults(
     pp: int,
     vpp: int = 1,
     recompute: str = "none",
+    recompute_modules: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """The plan's fields that the framework decides; options without effect are left out.
+
+    Selective recomputation that names no modules is that of eager attention's core.
 
     >>> plan_defaults(load_framework("megatron-lm-2021"), dtype="fp16", tp=1, dp=1, pp=2)
     {'grad_dtype': 'fp16', 'attention': 'eager', 'p2p': 'blocking'}
     """
     values: dict[str, Any] = {name: getattr(framework, name) for name in PLAN_FIELDS}
-    weights = "bf16" if dtype == "fp8" else dtype
+    weights = "bf16" if dtype in ("fp8", "nvfp4") else dtype
     values["grad_dtype"] = "fp32" if framework.grad_dtype == "fp32" else weights
-    if recompute == "selective":
+    if recompute == "selective" and recompute_modules is None:
         values["attention"] = "eager"
     if tp == 1:
         values["sequence_parallel"] = False

@@ -168,6 +168,7 @@ def _deepseek(config: Config) -> Fields:
         "kv_lora_rank": _require(config, "kv_lora_rank"),
         "qk_rope_head_dim": _require(config, "qk_rope_head_dim"),
         "v_head_dim": _require(config, "v_head_dim"),
+        "num_nextn_predict_layers": config.get("num_nextn_predict_layers") or 0,
     }
 
 

@@ -189,7 +189,8 @@ def _with_habits(plan: Plan, given: Mapping[str, Any]) -> Plan:
     """The plan with its framework's defaults for what the table leaves open."""
     if plan.framework is None:
         return plan
-    sizes = {name: getattr(plan, name) for name in ("dtype", "tp", "dp", "pp", "vpp", "recompute")}
+    names = ("dtype", "tp", "dp", "pp", "vpp", "recompute", "recompute_modules")
+    sizes = {name: getattr(plan, name) for name in names}
     habits = plan_defaults(load_framework(plan.framework), **sizes)
     left = {name: value for name, value in habits.items() if name not in given}
     if plan.zero_stage not in (1, 2) and "zero_stage" in given:

@@ -40,6 +40,9 @@ class Model(Value):
         None, description="nodes that a token's experts lie on at most; no limit when left out [1]"
     )
     num_dense_layers: Whole = Field(0, description="first layers, which have no experts [1]")
+    num_nextn_predict_layers: Whole = Field(
+        0, description="modules of multi-token prediction, a layer each, behind the last layer [1]"
+    )
     q_lora_rank: Count | None = Field(
         None, description="width of the compressed queries of latent attention [1]"
     )
@@ -209,7 +212,8 @@ class Model(Value):
         norm = 2 if self.norm == "layernorm" else 1
         embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
         positions = self.seq_len if self.learned_positions else 0
-        return self.layers_parameters + (embeddings + positions + norm) * self.hidden_size
+        rest = (embeddings + positions + norm) * self.hidden_size
+        return self.layers_parameters + rest + self.multi_token_parameters
 
     @property
     def layers_parameters(self) -> int:
@@ -220,10 +224,21 @@ class Model(Value):
         )
 
     @property
+    def multi_token_parameters(self) -> int:
+        """Trained parameters of multi-token prediction: a layer, a projection, three norms. [1]
+
+        Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (arXiv 2412.19437), section 2.2.
+        """
+        norm = (2 if self.norm == "layernorm" else 1) * self.hidden_size
+        one = self.parameters_per_layer + 2 * self.hidden_size**2 + 3 * norm
+        return self.num_nextn_predict_layers * one
+
+    @property
     def num_active_parameters(self) -> int:
         """Parameters that one token meets: all but the experts that it is not sent to. [1]"""
         idle = (self.num_experts - self.num_experts_per_tok) * self.expert_parameters
-        return self.num_parameters - (self.num_hidden_layers - self.num_dense_layers) * idle
+        layers = self.num_hidden_layers - self.num_dense_layers + self.num_nextn_predict_layers
+        return self.num_parameters - layers * idle
 
     @property
     def expert_parameters(self) -> int:

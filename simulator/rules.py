@@ -19,6 +19,7 @@ def check_job(job: "Job") -> None:
         _check_sizes,
         _check_context,
         _check_experts,
+        _check_modules,
         _check_sharding,
         _check_offload,
         _check_cluster,
@@ -62,6 +63,12 @@ def _check_effect(job: "Job") -> None:
             plan.shard_size is not None,
             plan.zero_stage > 0,
             f"shard_size is {plan.shard_size}, but plan.zero_stage is 0",
+        ),
+        (
+            plan.offload_num_layers is not None,
+            plan.offload_activations,
+            f"offload_num_layers is {plan.offload_num_layers}, but plan.offload_activations is "
+            "false",
         ),
         (plan.cp_comm != "ring", plan.cp > 1, f"cp_comm is {plan.cp_comm}, but plan.cp is 1"),
     ):
@@ -186,6 +193,24 @@ def _check_expert_grid(job: "Job") -> None:
         )
 
 
+def _check_modules(job: "Job") -> None:
+    model = job.model
+    absent = {
+        "mla_up_proj": (not model.is_latent, "has no latent attention"),
+        "mlp": (model.is_sparse and not model.num_dense_layers, "has no layer without experts"),
+        "moe": (not model.is_sparse, "has no experts"),
+        "moe_act": (not model.is_sparse, "has no experts"),
+        "shared_experts": (not model.num_shared_experts, "has no shared experts"),
+    }
+    for module in job.plan.recompute_modules or ():
+        lacks, why = absent.get(module, (False, ""))
+        if lacks:
+            raise ValueError(
+                f"plan.recompute_modules names {module}, but {model.name} {why}: it would have no "
+                "effect; leave it out"
+            )
+
+
 def _check_sharding(job: "Job") -> None:
     plan = job.plan
     if plan.shard_size is not None:
@@ -205,6 +230,12 @@ def _check_offload(job: "Job") -> None:
         raise ValueError(
             f"plan.{what} is {getattr(plan, what)}, but {cluster.name} states no "
             "cluster.host_link; state the bandwidth and latency of one GPU's link to its host"
+        )
+    most = max(job.layers_per_stage) + job.model.num_nextn_predict_layers
+    if plan.offload_num_layers is not None and plan.offload_num_layers > most:
+        raise ValueError(
+            f"plan.offload_num_layers is {plan.offload_num_layers}, but no stage has more than "
+            f"{most} layers; use at most {most}, or leave it out for all"
         )
     if plan.offload == "nvme" and cluster.nvme is None:
         raise ValueError(

@@ -199,8 +199,8 @@ def test_offloaded_activations_leave_two_layers_of_32_on_the_gpu():
         ({"dp": 4, "shard_size": 2}, "shard_size is 2, but plan.zero_stage is 0"),
         ({"dp": 4, "zero_stage": 3, "shard_size": 3}, "plan.shard_size is 3, but it must divide"),
         (
-            {"offload": "cpu", "cluster": "gb200-nvl72"},
-            "plan.offload is cpu, but GB200 NVL72 states no cluster.host_link",
+            {"offload": "cpu", "cluster": "cloud-a100-4x100"},
+            "plan.offload is cpu, but AWS p4d, 8 A100 40GB states no cluster.host_link",
         ),
         ({"dp": 2, "overlap_param_gather": True}, "overlap_param_gather is true, but plan.zero"),
         ({"recompute": "none", "recompute_method": "block"}, "are ways of full recomputation"),

@@ -324,3 +324,9 @@ def test_refusal_names_the_key_its_value_the_rule_and_the_way_out(config, says):
 def test_the_window_is_read_and_qwen_has_it_after_its_first_layers_alone(config, window, full):
     model = model_from_config(config, "x")
     assert (model.sliding_window, model.num_full_attention_layers) == (window, full)
+
+
+def test_deepseek_v3_states_its_module_for_multi_token_prediction():
+    model = model_from_config(DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}, "x")
+    assert model.num_nextn_predict_layers == 1
+    assert model.num_parameters - 671_026_404_352 == model.multi_token_parameters

@@ -56,6 +56,8 @@ def _hardware(job: Job) -> list[str]:
     flags = []
     if gpu not in _calibrated():
         flags.append(f"no kernel was measured on {gpu}: its efficiencies are another GPU's")
+    if job.plan.dtype == "nvfp4":
+        flags.append("no product in nvfp4 was measured: its efficiency is that of fp8")
     if gpu not in _seen("gpu_name"):
         flags.append(f"no training run on {gpu} is among the measured")
     return flags

@@ -44,7 +44,7 @@ def core_operators(job: Job) -> tuple[Operator, ...]:
         return (Operator("flash attention", forward, 2.5 * forward / FLASH_BACKWARD_SHARE),)
     heads = plan.micro_batch_size * model.num_attention_heads / plan.tp
     queries, keys = model.seq_len / plan.cp, model.seq_len
-    dtype = "bf16" if plan.dtype == "fp8" else plan.dtype
+    dtype = plan.wide_dtype
     width = _width(model)
     share = framework_of(job).product_share
     scores, context = (
@@ -95,7 +95,7 @@ def _flash(job: Job) -> float:
             head_dim=_width(model),
             keys=keys,
             version=framework_of(job).flash_version,
-            dtype="bf16" if plan.dtype == "fp8" else plan.dtype,
+            dtype=plan.wide_dtype,
         )
 
     whole = float(model.seq_len)

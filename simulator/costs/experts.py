@@ -34,7 +34,7 @@ def _router(job: Job) -> Operator:
     """Scores of all experts in fp32, and the choice, for this GPU's part of the sequence."""
     model, gpu = job.model, job.cluster.gpu
     tokens, experts = hidden_elements(job) / model.hidden_size, model.num_experts
-    dtype = "bf16" if job.plan.dtype == "fp8" else job.plan.dtype
+    dtype = job.plan.wide_dtype
     product = gemm_seconds(tokens, experts, model.hidden_size, gpu, dtype=dtype)
     choice = stream_seconds(ROUTER_PASSES * FP32 * tokens * experts, gpu)
     choice += ROUTER_LAUNCHES * gpu.launch_overhead

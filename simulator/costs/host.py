@@ -10,7 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.compute import embedding_operators, head_operators, layer_operators
+from simulator.costs.compute import (
+    core_operators,
+    embedding_operators,
+    head_operators,
+    layer_operators,
+)
+from simulator.costs.modules import modules_of, repeated_operators
 from simulator.costs.operators import Operator, framework_of
 from simulator.job import Job
 from simulator.schedule import Kind
@@ -35,6 +41,7 @@ class HostTimes(NamedTuple):
     layer: float
     embedding: float
     head: float
+    again: float  # of a layer's modules that selective recomputation names
 
 
 def host_times(job: Job) -> HostTimes:
@@ -50,7 +57,17 @@ def host_times(job: Job) -> HostTimes:
         layer=_issued(job, layer_operators(job), collectives=2) + _exchanges(job),
         embedding=_issued(job, embedding_operators(job), collectives=1),
         head=_issued(job, head_operators(job), collectives=1),
+        again=_again(job),
     )
+
+
+def _again(job: Job) -> float:
+    """Time in which the host issues the named modules of a layer once more. [s]"""
+    if job.plan.recompute_modules is None:
+        return 0.0
+    more = repeated_operators(job, layer_operators(job), core_operators(job))
+    exchanges = _exchanges(job) if "moe" in modules_of(job) else 0.0
+    return _issued(job, more, collectives=0) + exchanges
 
 
 def _exchanges(job: Job) -> float:
@@ -103,6 +120,7 @@ def _forward(job: Job, times: HostTimes, layers: Column) -> Column:
     forward = _in_pipeline(times.layer, job) * layers
     forward[0] += times.embedding
     forward[-1] += times.head
+    forward[-1] += job.model.num_nextn_predict_layers * (times.embedding + times.head)
     return forward
 
 
@@ -131,7 +149,8 @@ def lift_to_host(
     """
     layer = _in_pipeline(times.layer, job)
     forward = _forward(job, times, layers)
-    backward = BACKWARD * forward + (layer * repeated if job.plan.recompute == "full" else 0.0)
+    again = layer if job.plan.recompute == "full" else times.again
+    backward = BACKWARD * forward + again * repeated
     whole = forward + backward
     short = whole
     if not framework_of(job).blocking_launches:

@@ -13,6 +13,7 @@ from simulator.hardware import GPU
 __all__ = [
     "ACCUMULATE_BYTES",
     "BYTES",
+    "ELEMENT_BYTES",
     "FLASH_1_SHARE",
     "FLASH_BACKWARD_SHARE",
     "LOOSE_NORM_SHARE",
@@ -65,6 +66,11 @@ FLASH_1_SHARE = 1 / 1.8
 
 BYTES = 2  # of one fp16 or bf16 element
 
+# Of one element of a product's narrow operands; of nvfp4 with its share of a scale of 8 bits for
+# 16. Source: NVIDIA et al., "Pretraining Large Language Models with NVFP4", 2025 (arXiv
+# 2509.25149), section 2.
+ELEMENT_BYTES = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
+
 
 def gemm_seconds(
     m: float,
@@ -98,9 +104,11 @@ def gemm_seconds(
         waves = batch * ceil(m / rows) * ceil(n / columns) / gpu.num_sms
         waves = 0.5 * (max(waves, 1.0) + ceil(waves))
         best = min(best, waves * rows * columns / speed)
-    width, efficiency, half_k = BYTES, gpu.gemm_efficiency, gpu.gemm_half_k
-    if dtype == "fp8":  # twice as fast along k, at the same cost of filling and writing a tile
-        width, efficiency, half_k = 1, gpu.fp8_efficiency, 2 * gpu.gemm_half_k
+    width, efficiency, half_k = float(BYTES), gpu.gemm_efficiency, gpu.gemm_half_k
+    if dtype in ELEMENT_BYTES:
+        # faster along k, at the same cost of filling and writing a tile
+        faster = round(gpu.peak_flops[dtype] / gpu.peak_flops["bf16"])
+        width, efficiency, half_k = ELEMENT_BYTES[dtype], gpu.fp8_efficiency, faster * half_k
     flops = 2.0 * best * gpu.num_sms * (k + half_k)
     nbytes = batch * (width * (m * k + k * n) + BYTES * m * n)
     return gpu.launch_overhead + max(

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.costs import Costs
+from simulator.costs.kernels import ELEMENT_BYTES
 from simulator.costs.parameters import equal_split, layer_parameters, stage_parameters
 from simulator.frameworks import load_framework
 from simulator.job import Job
@@ -32,14 +33,16 @@ def static_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Sta
 
     2 + 4 + 12 = 18 bytes a parameter with fp32 gradients, 16 with 16-bit ones. zero_stage splits
     over the plan's shards: 1 the 12, 2 the gradients too, 3 the weights too. A framework may keep
-    other copies, as 2 bytes more of gradients that its products do not add up. `experts` are
-    split over the GPUs that hold the same ones. An offloaded optimizer takes nothing.
+    other copies, as 2 bytes more of gradients that its products do not add up; products in nvfp4
+    need their weights cast, both ways, from the first microbatch on. `experts` are split over the
+    GPUs that hold the same ones. An offloaded optimizer takes nothing.
     Sources: NVIDIA/Megatron-LM, docs/source/distrib_optimizer.md; Rajbhandari et al., "ZeRO",
     SC'20, section 3. The former's table has 20 for 16-bit gradients of the replicated optimizer,
     which copies them to fp32 during the step; that copy is no lasting state and is left out.
     """
     plan, framework = job.plan, load_framework(job.plan.framework)
     weight = framework.weight_bytes
+    weight += 2 * ELEMENT_BYTES["nvfp4"] if plan.dtype == "nvfp4" else 0.0
     gradient = 4 if plan.grad_dtype == "fp32" else 2
     beside = gradient == 4 and weight == 2 and not framework.fused_accumulation
     if beside and plan.zero_stage < 2:

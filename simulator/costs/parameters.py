@@ -10,6 +10,8 @@ from simulator.job import Job, Model, Plan
 Size = TypeVar("Size", float, NDArray[np.float64])
 
 __all__ = [
+    "computed_layers",
+    "dense_layers",
     "equal_split",
     "expert_parameters",
     "layer_parameters",
@@ -84,14 +86,15 @@ def stage_parameters(job: Job) -> tuple[float, ...]:
     """Parameters of each stage on one GPU, exactly. [1]
 
     The first stage holds the embeddings, the last the final norm and the output layer, which with
-    tied embeddings is another copy of the embedding unless one stage holds both.
+    tied embeddings is another copy of the embedding unless one stage holds both. Modules of
+    multi-token prediction lie on the last stage, which needs the embedding too.
     """
     model, tp, stages = job.model, job.plan.tp, job.plan.num_stages
     layer = layer_parameters(model, tp, job.plan.ep, job.plan.expert_tp)
-    counts = [layer * layers for layers in job.layers_per_stage]
+    counts = [layer * layers for layers in computed_layers(job)]
     if model.num_dense_layers:
         less = layer - _dense_parameters(model, tp)
-        for stage, layers in enumerate(_dense_layers(job)):
+        for stage, layers in enumerate(dense_layers(job)):
             counts[stage] -= layers * less
     table = model.vocab_size * model.hidden_size / tp
     counts[0] += table
@@ -100,6 +103,12 @@ def stage_parameters(job: Job) -> tuple[float, ...]:
     counts[-1] += _norm_parameters(model)
     if not (model.tie_word_embeddings and stages == 1):
         counts[-1] += table
+    modules = model.num_nextn_predict_layers
+    if modules:
+        norms = 3 * _norm_parameters(model)
+        counts[-1] += modules * (2 * model.hidden_size**2 / tp + norms)
+        if stages > 1 and not model.tie_word_embeddings:
+            counts[-1] += table
     return tuple(counts)
 
 
@@ -109,18 +118,24 @@ def stage_experts(job: Job) -> tuple[float, ...]:
     return tuple(one * layers for layers in sparse_layers(job))
 
 
+def computed_layers(job: Job) -> tuple[int, ...]:
+    """Layers of each stage, with those of multi-token prediction on the last. [1]"""
+    layers = job.layers_per_stage
+    return (*layers[:-1], layers[-1] + job.model.num_nextn_predict_layers)
+
+
 def sparse_layers(job: Job) -> tuple[int, ...]:
-    """Layers of each stage that have experts. [1]"""
+    """The same of layers that have experts. [1]"""
     if not job.model.is_sparse:
         return (0,) * job.plan.num_stages
-    both = zip(job.layers_per_stage, _dense_layers(job), strict=True)
+    both = zip(computed_layers(job), dense_layers(job), strict=True)
     return tuple(layers - dense for layers, dense in both)
 
 
-def _dense_layers(job: Job) -> list[int]:
-    """Layers without experts on each stage of a model that has some with. [1]"""
+def dense_layers(job: Job) -> tuple[int, ...]:
+    """Layers without experts on each stage of a model that has some with; all others' are 0. [1]"""
     left, found = job.model.num_dense_layers, []
     for layers in job.layers_per_stage:
         found.append(min(left, layers))
         left -= found[-1]
-    return found
+    return tuple(found)

@@ -79,6 +79,8 @@ def _leaves(
 ) -> Iterator[tuple[Values, int, int]]:
     """Legal values of all knobs but the leaf's, with the part of [first, stop) that has them."""
     fixed = {name: getattr(space.job.plan, name) for name in KEPT}
+    if space.job.plan.recompute_modules is not None:
+        fixed |= {"recompute": "selective", "recompute_modules": space.job.plan.recompute_modules}
     bare = space.job.cluster.model_copy(update={"stragglers": {}})
     alone = space.job.model_copy(update={"cluster": bare, "plan": Plan(**fixed)})
     whole = space.model_copy(update={"job": alone})

@@ -261,6 +261,7 @@ def _of_effect(table: dict[str, Any]) -> dict[str, Any]:
         "reshard_after_forward": table["zero_stage"] == 3,
         "shard_size": table["zero_stage"] > 0,
         "cp_comm": table["cp"] > 1,
+        "recompute_modules": table["recompute"] == "selective",
     }
     idle = (name for name, has_use in needed.items() if not has_use)
     return table | {name: Plan.model_fields[name].default for name in idle}

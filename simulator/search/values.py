@@ -44,8 +44,11 @@ def all_values(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
 
 def _is_taken(plan: Plan, name: str, value: object) -> bool:
     """Whether a plan may have this value, as far as the plan alone says."""
+    table = plan_table(plan) | {name: value}
+    if table["recompute"] != "selective":
+        table["recompute_modules"] = None
     with suppress(ValueError):
-        Plan.model_validate(plan_table(plan) | {name: value})
+        Plan.model_validate(table)
         return True
     return False
 
