@@ -260,13 +260,14 @@ def test_qwen2_has_a_bias_on_query_key_and_value_alone_and_qwen3_has_none():
         (
             LLAMA3_8B | {"num_local_experts": 8},
             "config.json's num_local_experts is 8, but experts of model_type llama are not read "
-            "yet; use one of deepseek_v2, deepseek_v3, mixtral, qwen3_moe, or write a [model]",
+            "yet; use one of deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, or write a",
         ),
         (
             {"model_type": "bert"},
             "config.json's model_type is bert, which is not read yet; use one of "
-            "deepseek_v2, deepseek_v3, gemma, gpt2, gpt_neox, llama, mistral, mixtral, phi3, "
-            "qwen2, qwen3, qwen3_moe, or write a [model] table",
+            "deepseek_v2, deepseek_v3, gemma, gemma2, gemma3, gemma3_text, gpt2, gpt_neox, "
+            "gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, or write a [model] "
+            "table",
         ),
         (
             {"architectures": ["OPTForCausalLM"]},

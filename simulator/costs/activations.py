@@ -98,7 +98,10 @@ def core_bytes(job: Job) -> float:
     rows = _tokens(job) * model.num_attention_heads / job.plan.tp
     if job.plan.attention == "flash":
         return FP32 * rows
-    return rows * model.seq_len * (2 * BYTES + MASK if model.dropout else BYTES)
+    width = 2 * BYTES + MASK if model.dropout else BYTES
+    if model.attn_logit_softcapping is not None:
+        width += BYTES  # the tanh
+    return rows * model.seq_len * width
 
 
 def layer_bytes(job: Job) -> float:
@@ -130,7 +133,7 @@ def layer_parts(job: Job) -> dict[str, float]:
     routed = widths.routed / widths.inner
     returned = 0 if framework.weighted_activation else BYTES
     parts = {
-        "norm inputs": 2 * BYTES * hidden,
+        "norm inputs": (4 if model.post_norm else 2) * BYTES * hidden,
         "norm outputs": outputs,
         "masks": 2 * MASK * hidden if model.dropout else 0.0,
         "queries, keys, values": BYTES * (widths.query + widths.key + widths.value),
@@ -221,7 +224,10 @@ def head_bytes(job: Job) -> float:
     """
     hidden = 2 * BYTES * job.model.hidden_size / _hidden_share(job)
     wide = load_framework(job.plan.framework).logits_dtype == "fp32"
-    logits = (FP32 if wide else BYTES) * job.model.vocab_size / job.plan.tp
+    width = FP32 if wide else BYTES
+    if job.model.final_logit_softcapping is not None:
+        width += BYTES  # the tanh
+    logits = width * job.model.vocab_size / job.plan.tp
     return _tokens(job) * (hidden + logits)
 
 

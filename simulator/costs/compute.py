@@ -14,6 +14,7 @@ from simulator.costs.operators import (
     linear,
     norm,
     residual,
+    soft_cap,
     tokens_of,
 )
 from simulator.job import Job
@@ -65,12 +66,15 @@ def _mlp(job: Job) -> tuple[Operator, ...]:
 
 def _layer(job: Job, feed_forward: tuple[Operator, ...]) -> tuple[Operator, ...]:
     elements = hidden_elements(job)
+    after = job.model.post_norm
     return (
         norm(job, "attention norm", elements),
         *attention_operators(job),
+        *((norm(job, "attention output norm", elements),) if after else ()),
         residual(job, "attention residual", elements),
         norm(job, "mlp norm", elements),
         *feed_forward,
+        *((norm(job, "mlp output norm", elements),) if after else ()),
         residual(job, "mlp residual", elements),
     )
 
@@ -116,9 +120,11 @@ def head_operators(job: Job) -> tuple[Operator, ...]:
     if plan.dtype != plan.wide_dtype:
         wide = job.model_copy(update={"plan": plan.model_copy(update={"dtype": plan.wide_dtype})})
     ahead, back, launches = _loss(job)
+    cap = model.final_logit_softcapping is not None
     return (
         norm(job, "final norm", hidden_elements(job)),
         linear(wide, "logits", columns, model.hidden_size),
+        *((soft_cap(job, logits),) if cap else ()),
         elementwise(job, "cross-entropy", ahead * logits, back * logits, launches=launches),
     )
 

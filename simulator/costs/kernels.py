@@ -179,6 +179,7 @@ def flash_seconds(
     keys: float | None = None,
     version: int = 3,
     dtype: str = "bf16",
+    exponentials: int = 1,
 ) -> float:
     """Forward time of causal flash attention over `num_heads` heads of one or more sequences. [s]
 
@@ -186,7 +187,8 @@ def flash_seconds(
     left out: 4 q k d / 2 FLOP a head. Besides the products each element takes an exponential, so
     that narrow heads are slower; and the longest row of blocks ends alone. `head_dim` is the mean
     width of keys and values. [1] `version` 3 is the GPU's fastest kernel, 2 FlashAttention-2,
-    written for Ampere, and 1 FlashAttention in Triton.
+    written for Ampere, and 1 FlashAttention in Triton. A soft cap takes a tanh besides the
+    exponential of each element, at the same rate: two `exponentials`.
     Sources: T. Dao, "FlashAttention-2", ICLR 2024, section 3; J. Shah et al., "FlashAttention-3",
     2024, section 2.2 (throughput of exponentials); fit: benchmarks/fit_kernels.py.
 
@@ -201,7 +203,8 @@ def flash_seconds(
     # blocks of the longest row, in keys of one head: it is twice as long as the mean
     work = num_heads * queries + 2 * FLASH_TAIL * gpu.flash_rows * gpu.num_sms
     ramp = keys / (keys + gpu.flash_half_seq)
-    width = head_dim / (head_dim + gpu.flash_half_dim) * (128 + gpu.flash_half_dim) / 128
+    half = gpu.flash_half_dim
+    width = head_dim / (head_dim + exponentials * half) * (128 + half) / 128
     share = (gpu.flash2_share * FLASH_1_SHARE, gpu.flash2_share, 1.0)[version - 1]
     speed = gpu.peak_flops[dtype] * gpu.flash_efficiency * ramp * width * share
     nbytes = 4 * BYTES * num_heads * queries * head_dim

@@ -31,6 +31,7 @@ __all__ = [
     "linear",
     "norm",
     "residual",
+    "soft_cap",
     "tokens_of",
 ]
 
@@ -180,6 +181,17 @@ def residual(job: Job, name: str, elements: float) -> Operator:
     if framework_of(job).fused_residual:
         return elementwise(job, name, add + MASK * elements, drop + add)
     return elementwise(job, name, drop + add, drop + add, launches=2)
+
+
+def soft_cap(job: Job, elements: float) -> Operator:
+    """Values divided, through a tanh and multiplied: three kernels, or one of a compiler.
+
+    Source: Gemma Team, "Gemma 2", 2024 (arXiv 2408.00118), section 2: logit soft-capping.
+    """
+    if framework_of(job).compiled:
+        return elementwise(job, "soft cap", 2 * BYTES * elements, 3 * BYTES * elements)
+    ahead, back = 3 * 2 * BYTES * elements, 7 * BYTES * elements
+    return elementwise(job, "soft cap", ahead, back, launches=3)
 
 
 def activation(job: Job, elements: float) -> Operator:

@@ -35,7 +35,7 @@ def layer_parameters(model: Model, tp: int = 1, ep: int = 1, etp: int | None = N
     whole = _whole_parameters(model)
     if not model.is_sparse:
         return (model.parameters_per_layer - whole) / tp + whole
-    whole += model.hidden_size * model.num_experts
+    whole += model.router_parameters
     routed = model.num_experts * model.expert_parameters
     rest = (model.parameters_per_layer - routed - whole) / tp
     return rest + whole + expert_parameters(model, tp if etp is None else etp, ep)
@@ -65,7 +65,7 @@ def _dense_parameters(model: Model, tp: int) -> float:
 
 def _whole_parameters(model: Model) -> int:
     """Parameters of a layer that every GPU of a tensor-parallel group holds. [1]"""
-    whole = 2 * _norm_parameters(model)
+    whole = (4 if model.post_norm else 2) * _norm_parameters(model)
     if model.bias:
         whole += 2 * model.hidden_size
     if model.qk_norm:
