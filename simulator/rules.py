@@ -177,9 +177,9 @@ def _check_expert_grid(job: "Job") -> None:
             "(model.num_experts is 1): it would have no effect; leave it out"
         )
     if plan.expert_tp not in (1, plan.tp):
+        split = f", or split as the rest is, etp = {plan.tp}" if plan.tp > 1 else ""
         raise ValueError(
-            f"plan.etp is {plan.etp}, but plan.tp is {plan.tp}; experts are whole, etp = 1, or "
-            f"split as the rest is, etp = {plan.tp}"
+            f"plan.etp is {plan.etp}, but plan.tp is {plan.tp}; experts are whole, etp = 1{split}"
         )
     if plan.expert_tp == plan.tp:
         require_divides("plan.cp x plan.dp", plan.replicas, "plan.ep", plan.ep)
