@@ -103,6 +103,11 @@ class Framework(Value):
     fused_softmax: bool = Field(True, description="scale, mask and softmax are one kernel")
     fused_norm: bool = Field(True, description="a normalisation is one kernel")
     fused_activation: bool = Field(True, description="bias and activation are one kernel")
+    weighted_activation: bool = Field(
+        False,
+        description="the router's weights multiply within the experts' activation, so that the "
+        "experts' outputs need not be kept",
+    )
     fused_residual: bool = Field(True, description="bias, dropout and residual are one kernel")
     fused_rotary: bool = Field(True, description="rotary positions are one kernel")
     fused_accumulation: bool = Field(
@@ -148,6 +153,12 @@ class Framework(Value):
         0.0,
         description="least time of a layer's forward and backward, for each tensor-parallel GPU, "
         "where a pipeline crosses nodes [s]",
+    )
+
+    overlapped_host: NotNegative = Field(
+        0.0,
+        description="host time that a layer of experts takes more where a schedule overlaps its "
+        "forward with another's backward [s]",
     )
 
     transfer_stall: NotNegative = Field(

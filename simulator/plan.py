@@ -38,7 +38,12 @@ class Plan(Value):
         description="context parallelism passes keys and values round beside the attention, or "
         "gathers them before it",
     )
-    ep: Count = Field(1, description="expert-parallel size, within cp x dp [1]")
+    ep: Count = Field(
+        1, description="expert-parallel size; etp x ep GPUs lie within tp x cp x dp [1]"
+    )
+    etp: Count | None = Field(
+        None, description="tensor-parallel size of experts, 1 or tp; tp when left out [1]"
+    )
     capacity_factor: Positive | None = Field(
         None,
         description="most tokens of an expert over the even share, padded to it; no limit when "
@@ -154,6 +159,28 @@ class Plan(Value):
     def replicas(self) -> int:
         """GPUs that hold the same weights, or parts of one copy of them, cp x dp. [1]"""
         return self.cp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs that split each expert. [1]"""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def expert_replicas(self) -> int:
+        """GPUs that hold the same experts, edp: experts have a grid of their own. [1]
+
+        etp x ep x edp = tp x cp x dp on each pipeline rank. Source: NVIDIA/Megatron-LM,
+        megatron/core/parallel_state.py, initialize_model_parallel (expert_decoder_rank_generator).
+
+        >>> Plan(tp=2, dp=16, ep=32, etp=1).expert_replicas
+        1
+        """
+        return self.tp * self.replicas // (self.expert_tp * self.ep)
+
+    @property
+    def splits_experts(self) -> bool:
+        """Whether experts lie on the GPUs otherwise than the rest of a layer."""
+        return self.ep > 1 or self.expert_tp != self.tp
 
     @property
     def shards(self) -> int:

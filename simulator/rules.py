@@ -103,7 +103,9 @@ def _check_sizes(job: "Job") -> None:
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         require_divides(f"model.{name}", getattr(model, name), "plan.tp", tp)
     if job.model.is_sparse:
-        require_divides("the experts' width", model.expert_width, "plan.tp", tp)
+        etp = job.plan.expert_tp
+        of = "plan.tp" if etp == tp else "plan.etp"
+        require_divides("the experts' width", model.expert_width, of, etp)
     if job.plan.sequence_parallel:
         by = "plan.tp" if job.plan.cp == 1 else "plan.tp x plan.cp"
         require_divides("model.seq_len", model.seq_len, by, tp * job.plan.cp)
@@ -146,18 +148,49 @@ def _check_experts(job: "Job") -> None:
                 "(model.num_experts is 1); use ep = 1"
             )
         require_divides("model.num_experts", experts, "plan.ep", plan.ep)
-        require_divides("plan.cp x plan.dp", plan.replicas, "plan.ep", plan.ep)
-        if plan.shard_size is not None:
-            raise ValueError(
-                f"plan.shard_size is {plan.shard_size} and plan.ep is {plan.ep}; hybrid "
-                "sharding of experts is not costed yet: leave one of them out"
-            )
+    _check_expert_grid(job)
+    if plan.splits_experts and plan.shard_size is not None:
+        name = "ep" if plan.ep > 1 else "etp"
+        raise ValueError(
+            f"plan.shard_size is {plan.shard_size} and plan.{name} is {getattr(plan, name)}; "
+            "hybrid sharding of experts is not costed yet: leave one of them out"
+        )
     for name in ("capacity_factor", "expert_imbalance"):
         if not job.model.is_sparse and getattr(plan, name) not in (None, 1.0):
             raise ValueError(
                 f"plan.{name} is {getattr(plan, name):g}, but {job.model.name} has no experts "
                 "(model.num_experts is 1): it would have no effect; leave it out"
             )
+
+
+def _check_expert_grid(job: "Job") -> None:
+    """Experts are cut over etp x ep GPUs of the tp x cp x dp of a pipeline rank.
+
+    Whole experts in a tensor-parallel group need its members to hold different tokens.
+    Source: NVIDIA/Megatron-LM, megatron/core/parallel_state.py (expert_model_parallel_size) and
+    megatron/core/transformer/moe/moe_layer.py (tensor parallelism needs sequence parallelism).
+    """
+    plan = job.plan
+    if plan.etp is not None and not job.model.is_sparse:
+        raise ValueError(
+            f"plan.etp is {plan.etp}, but {job.model.name} has no experts "
+            "(model.num_experts is 1): it would have no effect; leave it out"
+        )
+    if plan.expert_tp not in (1, plan.tp):
+        split = f", or split as the rest is, etp = {plan.tp}" if plan.tp > 1 else ""
+        raise ValueError(
+            f"plan.etp is {plan.etp}, but plan.tp is {plan.tp}; experts are whole, etp = 1{split}"
+        )
+    if plan.expert_tp == plan.tp:
+        require_divides("plan.cp x plan.dp", plan.replicas, "plan.ep", plan.ep)
+        return
+    size = plan.tp * plan.replicas
+    require_divides("plan.tp x plan.cp x plan.dp", size, "plan.ep", plan.ep)
+    if not plan.sequence_parallel:
+        raise ValueError(
+            f"plan.etp is 1 and plan.tp is {plan.tp} without plan.sequence_parallel: all of its "
+            "GPUs would send the same tokens; use sequence_parallel = true, or leave etp out"
+        )
 
 
 def _check_modules(job: "Job") -> None:

@@ -245,7 +245,7 @@ def _spend(
         if second:
             hidden = 0.0
             if start[i] == start[before] and end[i] == end[before] and kind_step > 0:
-                hidden = (whole + seconds) * (1 - pair_time[stage[before]])
+                hidden = (whole + seconds) * max(0.0, 1 - pair_time[stage[before]])
             if not joined:
                 again += redone
                 exposed = max(0.0, exposed + communicated - hidden)

@@ -14,6 +14,7 @@ from simulator.accuracy.scores import score
 from simulator.cli import main
 from simulator.costs.flops import attention_core_flops, model_flops
 from simulator.load import load_job
+from simulator.simulate import simulate
 
 HELD_OUT = tuple(name for name in table_names() if load_table(name).held_out)
 
@@ -144,9 +145,36 @@ def test_dropped_tokens_are_a_capacity_of_one_and_graphs_are_by_the_recipe():
         ("DeepSeek-V3", "GB200"): "nemo-2",
         ("Qwen3 30B-A3B", "GB200"): "nemo-2-graph",
         ("Qwen3 30B-A3B", "B200"): "nemo-2-graph",
+        ("Qwen3 235B-A22B", "GB200"): "nemo-2-graph",
         ("Qwen3 235B-A22B", "B200"): "nemo-2",
+        ("Qwen3 235B-A22B", "H100 SXM"): "nemo-2",
         ("Qwen3 30B-A3B", "H100 SXM"): "nemo-2",
     }
+
+
+def test_experts_are_whole_in_tensor_parallel_groups_where_the_recipe_says_so():
+    found = {row.id: job.plan for row, job in jobs("megatron-bridge") if job.plan.etp is not None}
+    copies = {row: plan.expert_replicas for row, plan in found.items()}
+    assert copies == dict.fromkeys((f"bridge_{n}" for n in (33, 65, 76, 77, 92)), 1) | {
+        "bridge_90": 2
+    }
+    assert all(plan.tp == 2 for plan in found.values())
+
+
+def test_seven_rows_hide_the_exchange_of_experts_as_their_recipes_do():
+    found = {row.id for row, job in jobs("megatron-bridge") if job.plan.schedule == "1f1b-overlap"}
+    assert found == {f"bridge_{n}" for n in (28, 31, 33, 59, 64, 65, 90)}
+
+
+def test_the_host_of_overlapped_pairs_gives_the_17_2_s_of_a_run_that_no_table_has():
+    """Qwen3 235B in BF16 on 64 B200, before and after Megatron-Bridge's pull request 1760."""
+    _, job = next(one for one in jobs("megatron-bridge") if one[0].id == "bridge_59")
+    plan = job.plan.model_copy(update={"dtype": "bf16"})
+    with_overlap = simulate(job.model_copy(update={"plan": plan})).report.step_time
+    assert with_overlap == pytest.approx(17.2, rel=0.005)
+    plan = plan.model_copy(update={"schedule": "interleaved"})
+    without = simulate(job.model_copy(update={"plan": plan})).report.step_time
+    assert without < with_overlap  # which was disabled "due to CPU overhead": 16 s
 
 
 def test_deepseek_printed_flops_count_multi_token_prediction_as_ours_do():

@@ -139,6 +139,8 @@ def _plan(table: Table, row: Row, framework: Framework) -> dict[str, Any]:
     plan["schedule"] = "interleaved" if sizes["vpp"] > 1 else "1f1b"
     if row.text("schedule").startswith("zb-"):
         plan |= {"schedule": row.text("schedule"), "p2p": "overlapped"}  # of its own runtime
+    if row.text("moe_a2a_overlap"):
+        plan["schedule"] = "1f1b-overlap"
     plan["micro_batch_size"] = _micro_batch(table, row)
     plan["global_batch_size"] = row.count("global_batch")
     _lay_words(row, plan)
@@ -157,6 +159,8 @@ def _lay_words(row: Row, plan: dict[str, Any]) -> None:
             plan["shard_size"] = row.count("gpus_per_node")
         if row.text("shard_size"):
             plan["shard_size"] = row.count("shard_size")
+    if row.text("etp"):
+        plan["etp"] = row.count("etp")
     if row.text("recompute_modules"):
         plan["recompute_modules"] = tuple(row.text("recompute_modules").split())
     if row.text("offload_layers"):

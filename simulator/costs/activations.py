@@ -71,6 +71,7 @@ def _widths(job: Job) -> Widths:
         copies = model.num_experts_per_tok * expert_load(job)
         routed = copies * model.expert_width
         inner = routed + model.num_shared_experts * model.expert_width
+        copies *= plan.expert_tp / plan.tp  # of tokens that the peers split, if experts are whole
     inner, routed = inner / plan.tp, routed / plan.tp
     gates = 2 if model.gated_mlp else 1
     return Widths(query, key, value, context, latent, gates * inner, inner, routed, copies)
@@ -130,6 +131,7 @@ def layer_parts(job: Job) -> dict[str, float]:
     both = BYTES * (widths.query + widths.key)
     unfused = not model.learned_positions and not framework.fused_rotary
     routed = widths.routed / widths.inner
+    returned = 0 if framework.weighted_activation else BYTES
     parts = {
         "norm inputs": (4 if model.post_norm else 2) * BYTES * hidden,
         "norm outputs": outputs,
@@ -139,9 +141,10 @@ def layer_parts(job: Job) -> dict[str, float]:
         "before their turn": both if unfused else 0.0,
         "compressed": BYTES * widths.latent,
         "context": (BYTES + (narrow or 0)) * widths.context,
-        # tokens as they come to the experts, and as they leave for the gradient of their weights
+        # tokens as they come to the experts, and as they leave for the gradient of the router's
+        # weights, unless these go into the activation
         "sent": cast * widths.copies * model.hidden_size,
-        "returned": BYTES * widths.copies * model.hidden_size,
+        "returned": returned * widths.copies * model.hidden_size,
         "ups": BYTES * widths.ups * routed,
         "inner": inner * widths.inner * routed,
         "shared ups": BYTES * widths.ups * (1 - routed),

@@ -81,10 +81,11 @@ def _neighbour(job: Job, group: Group) -> Link:
 def expert_exchange(job: Job) -> Exchange:
     """Tokens to their experts and back, in the forward and again in the backward.
 
-    Each GPU sends num_experts_per_tok copies of its tokens over the expert-parallel group; with
-    tensor parallelism its own share of them, which the peers then gather, and scatter on the way
-    back. With experts on at most topk_group nodes a token crosses the network once for each.
-    Nothing hides it; pairs of a forward and a backward do (DualPipe).
+    Each GPU sends num_experts_per_tok copies of its part of the tokens over the expert-parallel
+    group, whose members are etp apart; GPUs that split an expert gather what came for it, and
+    scatter their sums on the way back. Without sequence parallelism the peers gather the tokens
+    themselves at last. With experts on at most topk_group nodes a token crosses the network once
+    for each. Nothing hides it; pairs of a forward and a backward do (DualPipe).
     Sources: Lepikhin et al., "GShard", ICLR 2021, section 3.2; NVIDIA/Megatron-LM,
     megatron/core/transformer/moe/token_dispatcher.py; DeepSeek-AI, "DeepSeek-V3 Technical
     Report", 2024, section 3.2.2.
@@ -92,20 +93,23 @@ def expert_exchange(job: Job) -> Exchange:
     model, plan, cluster = job.model, job.plan, job.cluster
     token = BYTES * plan.micro_batch_size * model.seq_len * model.hidden_size / plan.cp
     copies = model.num_experts_per_tok * expert_load(job)
-    group = group_of(plan.ep, plan.tp, cluster)
-    exchange = group_seconds(Collective.ALL_TO_ALL, token * copies / plan.tp, group, cluster)
+    sent = token * copies / plan.tp
+    group = group_of(plan.ep, plan.expert_tp, cluster)
+    exchange = group_seconds(Collective.ALL_TO_ALL, sent, group, cluster)
     if model.topk_group is not None and group.num_nodes > model.topk_group:
         # one copy for each node, which its GPUs hand on: fewer bytes cross the network
-        sent = min(1.0, model.topk_group / copies)
-        few = group_seconds(Collective.ALL_TO_ALL, sent * token * copies / plan.tp, group, cluster)
+        few = sent * min(1.0, model.topk_group / copies)
         node = Group(group.num_gpus // group.num_nodes, 1, group.nics_share)
-        near = group_seconds(Collective.ALL_TO_ALL, token * copies / plan.tp, node, cluster)
-        exchange = max(few, near)
+        exchange = max(
+            group_seconds(Collective.ALL_TO_ALL, few, group, cluster),
+            group_seconds(Collective.ALL_TO_ALL, sent, node, cluster),
+        )
     peers = 0.0
-    if plan.tp > 1:  # besides the token itself, which the dense layer's communication counts
+    if plan.expert_tp > 1:
         peers = sum(
-            tensor_parallel_seconds(kind, token * copies, plan.tp, cluster)
-            - tensor_parallel_seconds(kind, token, plan.tp, cluster)
+            tensor_parallel_seconds(kind, token * copies, plan.expert_tp, cluster)
             for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         )
+        if not plan.sequence_parallel:
+            peers += tensor_parallel_seconds(Collective.ALL_GATHER, token, plan.tp, cluster)
     return Exchange(2 * exchange + peers, 2 * exchange + peers)

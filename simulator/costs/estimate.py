@@ -8,7 +8,7 @@ from simulator.costs.communication import p2p_seconds
 from simulator.costs.compute import optimizer_seconds
 from simulator.costs.context import NO_EXCHANGE, context_exchange, expert_exchange
 from simulator.costs.costs import Costs
-from simulator.costs.host import host_seconds, lift_to_host, transfer_stall
+from simulator.costs.host import host_seconds, lift_to_host, pair_host, transfer_stall
 from simulator.costs.layers import LayerCosts, Part, hidden_share, layer_costs
 from simulator.costs.memory import fixed_bytes, static_bytes
 from simulator.costs.modules import dense_of, modules_of
@@ -16,11 +16,16 @@ from simulator.costs.offload import offload_activations, offloaded_optimizer
 from simulator.costs.parameters import (
     computed_layers,
     dense_layers,
+    equal_split,
     sparse_layers,
     stage_experts,
     stage_parameters,
 )
-from simulator.costs.sharding import add_sharding, synchronised_bytes
+from simulator.costs.sharding import (
+    add_sharding,
+    expert_reduction_seconds,
+    synchronised_bytes,
+)
 from simulator.job import Job
 from simulator.schedule import Kind
 
@@ -48,7 +53,7 @@ def estimate(job: Job) -> Costs:
 def stage_costs(layers: LayerCosts, job: Job) -> Costs:
     """The same, of a job whose `layer_costs` are known: those of any job that shares them."""
     parameters = np.array(stage_parameters(job))
-    experts = np.array(stage_experts(job)) if job.plan.ep > 1 else None
+    experts = np.array(stage_experts(job)) if job.plan.splits_experts else None
     weights, gradients, optimizer = static_bytes(parameters, job, experts)
     seconds, tensor, recompute = _seconds(job, layers, parameters, experts)
     if job.plan.zero_stage >= 2:
@@ -70,7 +75,7 @@ def stage_costs(layers: LayerCosts, job: Job) -> Costs:
         weight_bytes=weights,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer,
-        pair_time=_pair_time(seconds, tensor, job),
+        pair_time=_pair_time(seconds, tensor, layers, job),
         fixed_bytes=fixed_bytes(job),
     )
 
@@ -139,15 +144,18 @@ def _seconds(
     lift_to_host(job, shared.host, layers, repeated, seconds)
     if job.plan.cp > 1 or job.model.is_sparse:
         _add_exchange(job, layers, repeated, seconds, tensor)
-    if job.plan.zero_stage and experts is not None:
-        parameters = parameters + (job.plan.ep - 1) * experts  # split over fewer GPUs
+    if job.plan.zero_stage:
+        parameters = equal_split(parameters, experts, job.plan)
     how = optimizer_seconds if job.plan.offload == "none" else offloaded_optimizer
     step = {one: how(one, job) for one in set(parameters.tolist())}
     seconds[Kind.OPTIMIZER] = [step[one] for one in parameters.tolist()]
+    if experts is not None:
+        tensor[Kind.OPTIMIZER] = [expert_reduction_seconds(one, job) for one in experts.tolist()]
+        seconds[Kind.OPTIMIZER] += tensor[Kind.OPTIMIZER]
     both = [0, stages - 1] if stages > 1 else [0]
     tied = _tied_embedding_seconds(job)
     seconds[Kind.OPTIMIZER, both] += tied
-    tensor[Kind.OPTIMIZER, both] = tied
+    tensor[Kind.OPTIMIZER, both] += tied
     return seconds, tensor, recomputed
 
 
@@ -198,17 +206,21 @@ def _add_exchange(
             table[Kind.I] += backward
 
 
-def _pair_time(seconds: Column, tensor: Column, job: Job) -> Column:
+def _pair_time(seconds: Column, tensor: Column, shared: LayerCosts, job: Job) -> Column:
     """An overlapped pair's time over its ops', by stage: communication hides behind compute. [1]
 
-    What one op communicates runs beside what the other computes, less the SMs that it takes.
+    What one op communicates runs beside what the other computes, less the SMs that it takes; no
+    pair is faster than the host issues it, which may be slower than one op after the other.
     Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1.
     """
     whole = seconds[Kind.F] + seconds[Kind.B]
     communication = tensor[Kind.F] + tensor[Kind.B]
     hidden = np.minimum(communication, whole - communication) * hidden_share(job)
     part = np.divide(hidden, whole, out=np.zeros_like(whole), where=whole > 0)
-    return np.asarray(1.0 - part)
+    layers, sparse = np.array(computed_layers(job), float), np.array(sparse_layers(job), float)
+    issued = pair_host(job, shared.host, layers, sparse)
+    floor = np.divide(issued, whole, out=np.zeros_like(whole), where=whole > 0)
+    return np.asarray(np.maximum(1.0 - part, floor))
 
 
 def _activations(job: Job, shared: LayerCosts) -> dict[str, Column]:

@@ -2,7 +2,15 @@
 
 from simulator.costs.activations import expert_load
 from simulator.costs.kernels import BYTES, gemm_seconds, stream_seconds
-from simulator.costs.operators import FP32, Operator, activation, elementwise, linear, tokens_of
+from simulator.costs.operators import (
+    FP32,
+    Operator,
+    activation,
+    elementwise,
+    hidden_elements,
+    linear,
+    tokens_of,
+)
 from simulator.job import Job
 
 __all__ = ["expert_operators", "routed_tokens"]
@@ -15,15 +23,17 @@ def routed_tokens(job: Job) -> float:
     """Rows that the experts of one GPU take of a microbatch, on the busiest GPU. [1]
 
     Every token goes to num_experts_per_tok experts; over an expert-parallel group as many come as
-    go.
+    go. GPUs that split an expert take the tokens of all of them, a GPU with whole experts those of
+    its own part of the sequence.
     """
-    return tokens_of(job) * job.model.num_experts_per_tok * expert_load(job)
+    split = job.plan.expert_tp / job.plan.tp
+    return tokens_of(job) * job.model.num_experts_per_tok * expert_load(job) * split
 
 
 def _router(job: Job) -> Operator:
-    """Scores of all experts in fp32, and the choice."""
+    """Scores of all experts in fp32, and the choice, for this GPU's part of the sequence."""
     model, gpu = job.model, job.cluster.gpu
-    tokens, experts = tokens_of(job), model.num_experts
+    tokens, experts = hidden_elements(job) / model.hidden_size, model.num_experts
     dtype = job.plan.wide_dtype
     product = gemm_seconds(tokens, experts, model.hidden_size, gpu, dtype=dtype)
     choice = stream_seconds(ROUTER_PASSES * FP32 * tokens * experts, gpu)
@@ -40,10 +50,13 @@ def expert_operators(job: Job) -> tuple[Operator, ...]:
     """
     model, plan = job.model, job.plan
     rows = routed_tokens(job)
-    width = model.expert_width / plan.tp
+    width = model.expert_width / plan.expert_tp
     local = model.num_experts / plan.ep
     gates = 2 if model.gated_mlp else 1
-    moved = 2 * BYTES * rows * model.hidden_size * (2 if plan.ep > 1 and local > 1 else 1)
+    # rows as they leave, put in order, and as they come, put in order of several experts
+    parts = hidden_elements(job) * model.num_experts_per_tok * expert_load(job)
+    again = rows * model.hidden_size if plan.ep > 1 and local > 1 else 0.0
+    moved = 2 * BYTES * (parts + again)
     operators = [
         _router(job),
         elementwise(job, "permute", moved, moved, launches=3),
@@ -55,7 +68,7 @@ def expert_operators(job: Job) -> tuple[Operator, ...]:
         elementwise(job, "unpermute", moved, moved, launches=3),
     ]
     if model.num_shared_experts:
-        shared = model.num_shared_experts * width
+        shared = model.num_shared_experts * model.expert_width / plan.tp
         operators += [
             linear(job, "shared expert up", gates * shared, model.hidden_size),
             activation(job, tokens_of(job) * shared),

@@ -21,7 +21,14 @@ from simulator.costs.operators import Operator, framework_of
 from simulator.job import Job
 from simulator.schedule import Kind
 
-__all__ = ["HostTimes", "host_seconds", "host_times", "lift_to_host", "transfer_stall"]
+__all__ = [
+    "HostTimes",
+    "host_seconds",
+    "host_times",
+    "lift_to_host",
+    "pair_host",
+    "transfer_stall",
+]
 
 Column = NDArray[np.float64]
 
@@ -108,6 +115,26 @@ def transfer_stall(job: Job) -> float:
     return framework.transfer_stall if large or wide else 0.0
 
 
+def _forward(job: Job, times: HostTimes, layers: Column) -> Column:
+    """Time in which the host issues the forward of each stage. [s]"""
+    forward = _in_pipeline(times.layer, job) * layers
+    forward[0] += times.embedding
+    forward[-1] += times.head
+    forward[-1] += job.model.num_nextn_predict_layers * (times.embedding + times.head)
+    return forward
+
+
+def pair_host(job: Job, times: HostTimes, layers: Column, sparse: Column) -> Column:
+    """Time in which the host issues a forward and a backward that overlap, by stage. [s]
+
+    Layers of experts, `sparse` of them, are cut into pieces: attention, dispatch, experts, combine;
+    each is its own part of the backward and waits for events of two streams.
+    Source: NVIDIA/Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py.
+    """
+    more = framework_of(job).overlapped_host * sparse
+    return (1 + BACKWARD) * _forward(job, times, layers) + more
+
+
 def lift_to_host(
     job: Job, times: HostTimes, layers: Column, repeated: Column, seconds: Column
 ) -> None:
@@ -121,10 +148,7 @@ def lift_to_host(
         seconds: duration of each op, shape (num_kinds, num_stages); changed in place. [s]
     """
     layer = _in_pipeline(times.layer, job)
-    forward = layer * layers
-    forward[0] += times.embedding
-    forward[-1] += times.head
-    forward[-1] += job.model.num_nextn_predict_layers * (times.embedding + times.head)
+    forward = _forward(job, times, layers)
     again = layer if job.plan.recompute == "full" else times.again
     backward = BACKWARD * forward + again * repeated
     whole = forward + backward

@@ -42,9 +42,10 @@ from simulator.job import Job
 __all__ = ["LayerCosts", "Part", "hidden_share", "layer_costs"]
 
 # Products whose weights are split by columns, so that their input is whole, and by rows, so that
-# their output is a sum; a layer has a pair of each.
-COLUMNS = ("qkv", "query", "query up", "mlp up", "experts up", "logits")
-ROWS = ("projection", "mlp down", "experts down")
+# their output is a sum; a layer has a pair of each. Routed experts' tokens are gathered and their
+# sums scattered with the exchange.
+COLUMNS = ("qkv", "query", "query up", "mlp up", "shared expert up", "logits")
+ROWS = ("projection", "mlp down", "shared expert down")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.communication import p2p_seconds
-from simulator.costs.parameters import computed_layers
+from simulator.costs.parameters import computed_layers, equal_split
 from simulator.job import Job, Plan
 from simulator.schedule import Kind
 
@@ -39,15 +39,13 @@ def copied_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Siz
     """Gradients, and as many of weights, that one GPU and its host exchange in a step. [bytes]
 
     Two for each parameter whose state the GPU keeps: all of them, or a share of what zero_stage
-    splits. `experts` are split over as many fewer GPUs as expert parallelism has cut them into
-    already. Source: Ren et al., "ZeRO-Offload", USENIX ATC 2021, section 3.
+    splits. `experts` are split over the GPUs that hold the same ones. Source: Ren et al.,
+    "ZeRO-Offload", USENIX ATC 2021, section 3.
     """
     plan = job.plan
     if plan.zero_stage == 0:
         return BYTES * parameters
-    if experts is not None:
-        parameters = parameters + (plan.ep - 1) * experts
-    return BYTES * parameters / plan.shards
+    return BYTES * equal_split(parameters, experts, plan) / plan.shards
 
 
 def copy_seconds(parameters: float, job: Job) -> float:

@@ -1,10 +1,18 @@
 """Parameters that one GPU holds, by layer and by stage."""
 
-from simulator.job import Job, Model
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.job import Job, Model, Plan
+
+Size = TypeVar("Size", float, NDArray[np.float64])
 
 __all__ = [
     "computed_layers",
     "dense_layers",
+    "equal_split",
     "expert_parameters",
     "layer_parameters",
     "sparse_layers",
@@ -13,11 +21,11 @@ __all__ = [
 ]
 
 
-def layer_parameters(model: Model, tp: int = 1, ep: int = 1) -> float:
+def layer_parameters(model: Model, tp: int = 1, ep: int = 1, etp: int | None = None) -> float:
     """Parameters of one layer on one GPU of a tensor- and an expert-parallel group. [1]
 
     Norms, the router, the projections to latent vectors and biases of the row-parallel products are
-    on every GPU; the rest is split over tp, and experts over ep too.
+    on every GPU; the rest is split over tp, and experts over ep and over etp, tp when left out.
 
     >>> gpt = Model(name="x", num_hidden_layers=1, hidden_size=8, num_attention_heads=2,
     ...     vocab_size=8, seq_len=2, bias=True, norm="layernorm")
@@ -30,12 +38,23 @@ def layer_parameters(model: Model, tp: int = 1, ep: int = 1) -> float:
     whole += model.router_parameters
     routed = model.num_experts * model.expert_parameters
     rest = (model.parameters_per_layer - routed - whole) / tp
-    return rest + whole + expert_parameters(model, tp, ep)
+    return rest + whole + expert_parameters(model, tp if etp is None else etp, ep)
 
 
-def expert_parameters(model: Model, tp: int = 1, ep: int = 1) -> float:
+def expert_parameters(model: Model, etp: int = 1, ep: int = 1) -> float:
     """Parameters of one layer's routed experts on one GPU. [1]"""
-    return model.num_experts * model.expert_parameters / (tp * ep)
+    return model.num_experts * model.expert_parameters / (etp * ep)
+
+
+def equal_split(parameters: Size, experts: Size | None, plan: Plan) -> Size:
+    """Parameters that, split over `plan.shards`, leave each GPU as many as zero_stage leaves. [1]
+
+    The `experts` among them are split over the GPUs that hold the same ones. Source:
+    NVIDIA/Megatron-LM, megatron/core/optimizer/__init__.py (expert_data_parallel group).
+    """
+    if experts is None or not plan.splits_experts:
+        return parameters
+    return parameters + (plan.shards / plan.expert_replicas - 1) * experts
 
 
 def _dense_parameters(model: Model, tp: int) -> float:
@@ -71,7 +90,7 @@ def stage_parameters(job: Job) -> tuple[float, ...]:
     multi-token prediction lie on the last stage, which needs the embedding too.
     """
     model, tp, stages = job.model, job.plan.tp, job.plan.num_stages
-    layer = layer_parameters(model, tp, job.plan.ep)
+    layer = layer_parameters(model, tp, job.plan.ep, job.plan.expert_tp)
     counts = [layer * layers for layers in computed_layers(job)]
     if model.num_dense_layers:
         less = layer - _dense_parameters(model, tp)
@@ -95,7 +114,7 @@ def stage_parameters(job: Job) -> tuple[float, ...]:
 
 def stage_experts(job: Job) -> tuple[float, ...]:
     """Parameters of routed experts among them, by stage. [1]"""
-    one = expert_parameters(job.model, job.plan.tp, job.plan.ep)
+    one = expert_parameters(job.model, job.plan.expert_tp, job.plan.ep)
     return tuple(one * layers for layers in sparse_layers(job))
 
 

@@ -26,6 +26,7 @@ from simulator.search.space import (
     KNOBS,
     Space,
     check_chunks,
+    check_experts,
     cut,
     even_job,
     uneven_job,
@@ -35,7 +36,7 @@ from simulator.search.space import (
 
 __all__ = ["Candidate", "Slow", "candidates"]
 
-GROUPS = (KNOBS[:6], ("pp",), ("zero_stage",), ("vpp",))  # settled together; then the leaf
+GROUPS = (KNOBS[:7], ("pp",), ("zero_stage",), ("vpp",))  # settled together; then the leaf
 # Fields of the plan that early questions are asked with; of the others, those that no rule forbids.
 KEPT = ("framework", "dtype", "grad_dtype", "attention", "offload", "offload_activations")
 ROUNDING = 1e-12  # part by which a sum of bytes in another order may differ [1]
@@ -88,6 +89,7 @@ def _leaves(
     def check(values: Values, group: int) -> None:
         """Raise if the values settled so far break a rule."""
         if group == 0:
+            check_experts(space, values)
             kept = {name: getattr(space.job.plan, name) for name in ("scatter_gather", "cp_comm")}
             with_plan(alone, {**values, **kept, "ep": 1})  # whether ep divides dp is not known yet
         elif group == 1:

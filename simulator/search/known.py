@@ -8,7 +8,8 @@ from simulator.costs import Costs
 from simulator.costs.estimate import stage_costs
 from simulator.costs.host_loads import host_loads
 from simulator.costs.layers import LayerCosts, layer_costs
-from simulator.costs.memory import stage_parameters, static_bytes
+from simulator.costs.memory import static_bytes
+from simulator.costs.parameters import stage_experts, stage_parameters
 from simulator.job import Job, Plan
 from simulator.planners.balanced import Parts, balanced_layers, part_seconds
 from simulator.report import Report
@@ -58,7 +59,8 @@ class Known:
         plan = job.plan
         key = (*_layer_key(job), plan.pp)
         if key not in self.statics:
-            self.statics[key] = static_bytes(sum(stage_parameters(job)) / plan.pp, job)
+            experts = sum(stage_experts(job)) / plan.pp if plan.splits_experts else None
+            self.statics[key] = static_bytes(sum(stage_parameters(job)) / plan.pp, job, experts)
         return dict(
             zip(("weights", "gradients", "optimizer states"), self.statics[key], strict=True)
         )

@@ -17,6 +17,10 @@ SHORT = {
     r"plan\.(\w+) is \S+, but plan\.(\w+) is (\S+): it would have no effect": (
         r"plan.\1: no effect at plan.\2 = \3"
     ),
+    r"plan\.etp is .* as when etp is left out": "plan.etp: the same as without it",
+    r"plan\.etp is .* without plan\.sequence_parallel": (
+        "plan.etp: whole experts need sequence_parallel at plan.tp of 2 or more"
+    ),
     r".*: a stage would hold no layer": "plan.pp x plan.vpp: more stages than layers",
     r"plan\.zero_stage is (\d) and plan\.pp is": (
         r"plan.zero_stage: a pipeline would split its gradients after every microbatch with \1"

@@ -29,6 +29,7 @@ def all_values(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
         "vpp": _divisors(layers, layers),
         "cp": _divisors(gpus, min(MOST_NODES * cluster.gpus_per_node, model.seq_len)),
         "ep": _divisors(model.num_experts, gpus),
+        "etp": (None, 1) if model.is_sparse else (None,),
         "micro_batch_size": _divisors(batch, MOST_SEQUENCES),
         "schedule": _synchronous(model),
         "recompute": tuple(one for one in get_args(Recompute) if one != "alternate" or alternate),
