@@ -76,6 +76,11 @@ class Framework(Value):
     overlap_param_gather: bool = Field(
         False, description="updated weights are gathered while the next forward runs"
     )
+    align_collectives: bool = Field(
+        True,
+        description="with several chunks a rank, all ranks start a chunk's overlapped reduction or "
+        "gathering at the same moment, between its backwards or forwards",
+    )
     grad_bucket: Positive | None = Field(
         None, description="parameters in one bucket of the overlapped reduction; one bucket [1]"
     )

@@ -13,7 +13,12 @@ from simulator.costs.layers import LayerCosts, Part, hidden_share, layer_costs
 from simulator.costs.memory import fixed_bytes, static_bytes
 from simulator.costs.offload import offload_activations, offloaded_optimizer
 from simulator.costs.parameters import sparse_layers, stage_experts, stage_parameters
-from simulator.costs.sharding import add_sharding, synchronised_bytes
+from simulator.costs.sharding import (
+    add_sharding,
+    is_aligned,
+    slow_beside,
+    synchronised_bytes,
+)
 from simulator.job import Job
 from simulator.schedule import Kind
 
@@ -50,6 +55,8 @@ def stage_costs(layers: LayerCosts, job: Job) -> Costs:
     if job.plan.offload_activations:
         offload_activations(seconds, tensor, activations, job)
     reduce, unshard = synchronised_bytes(parameters, experts, seconds, job)
+    if is_aligned(job.plan) and job.plan.zero_stage < 2:
+        slow_beside(seconds, tensor, reduce, unshard, job)
     stages = job.plan.num_stages
     return Costs(
         seconds=seconds,
