@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulator import engine, events, streams
 from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
+from simulator.batches import batch
 from simulator.costs import Costs
 from simulator.costs.sharding import gathers_ahead, is_aligned
 from simulator.dialects import check_transfers, is_lowered
@@ -188,7 +189,8 @@ def with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
     Rows of one's own may come with both, and with the collectives of PyTorch's runtime, which are
     left out here: the plan says which there are.
     """
-    how = {"blocking": block, "in_turn": take_turns, "overlapped": post_receives_early}[plan.p2p]
+    blocking = batch if plan.schedule == "interleaved" else block
+    how = {"blocking": blocking, "in_turn": take_turns, "overlapped": post_receives_early}[plan.p2p]
     if not is_lowered(schedule):
         return how(lower(schedule))
     rows = without(schedule, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)

@@ -67,8 +67,8 @@ class Framework(Value):
     )
     p2p: Literal["overlapped", "blocking", "in_turn"] = Field(
         "overlapped",
-        description="transfers between stages; an interleaved schedule posts its sends and "
-        "receives together, and is never blocking; in_turn does one at a time",
+        description="transfers between stages; blocking, an interleaved schedule posts all that is "
+        "due together; in_turn does one at a time, without interleaving alone",
     )
     overlap_grad_reduce: bool = Field(
         False, description="gradients are reduced while the backward still runs"
@@ -260,7 +260,7 @@ def plan_defaults(
         values["sequence_parallel"] = False
     if tp == 1 or pp == 1 or values["sequence_parallel"]:
         values["scatter_gather"] = True
-    if pp == 1 or vpp > 1:
+    if pp == 1 or (vpp > 1 and values["p2p"] == "in_turn"):
         values["p2p"] = "overlapped"
     if dp == 1:
         values["zero_stage"] = 0
