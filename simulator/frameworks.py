@@ -100,6 +100,11 @@ class Framework(Value):
         False, description="tensor-parallel communication is cut and runs beside its own product"
     )
 
+    block_attention: bool = Field(
+        False,
+        description="context parallelism puts blocks of attention together by other kernels, "
+        "in fp32, whatever the plan's cp_comm",
+    )
     fused_softmax: bool = Field(True, description="scale, mask and softmax are one kernel")
     fused_norm: bool = Field(True, description="a normalisation is one kernel")
     fused_activation: bool = Field(True, description="bias and activation are one kernel")
