@@ -67,14 +67,19 @@ class Framework(Value):
     )
     p2p: Literal["overlapped", "blocking", "in_turn"] = Field(
         "overlapped",
-        description="transfers between stages; an interleaved schedule posts its sends and "
-        "receives together, and is never blocking; in_turn does one at a time",
+        description="transfers between stages; blocking, an interleaved schedule posts all that is "
+        "due together; in_turn does one at a time, without interleaving alone",
     )
     overlap_grad_reduce: bool = Field(
         False, description="gradients are reduced while the backward still runs"
     )
     overlap_param_gather: bool = Field(
         False, description="updated weights are gathered while the next forward runs"
+    )
+    align_collectives: bool = Field(
+        True,
+        description="with several chunks a rank, all ranks start a chunk's overlapped reduction or "
+        "gathering at the same moment, between its backwards or forwards",
     )
     grad_bucket: Positive | None = Field(
         None, description="parameters in one bucket of the overlapped reduction; one bucket [1]"
@@ -100,6 +105,11 @@ class Framework(Value):
         False, description="tensor-parallel communication is cut and runs beside its own product"
     )
 
+    block_attention: bool = Field(
+        False,
+        description="context parallelism puts blocks of attention together by other kernels, "
+        "in fp32, whatever the plan's cp_comm",
+    )
     fused_softmax: bool = Field(True, description="scale, mask and softmax are one kernel")
     fused_norm: bool = Field(True, description="a normalisation is one kernel")
     fused_activation: bool = Field(True, description="bias and activation are one kernel")
@@ -274,7 +284,7 @@ def plan_defaults(
         values["sequence_parallel"] = False
     if tp == 1 or pp == 1 or values["sequence_parallel"]:
         values["scatter_gather"] = True
-    if pp == 1 or vpp > 1:
+    if pp == 1 or (vpp > 1 and values["p2p"] == "in_turn"):
         values["p2p"] = "overlapped"
     if dp == 1:
         values["zero_stage"] = 0

@@ -77,6 +77,7 @@ def play(
         lowered.microbatch,
         lowered.paired,
         matches.needs,
+        matches.gate,
         matches.peer,
         costs.seconds,
         costs.tensor_seconds,
@@ -134,6 +135,7 @@ def _play(
     microbatch: Index,
     paired: NDArray[np.bool_],
     needs: Index,
+    gate: Index,
     peer: Index,
     seconds: Column,
     tensor_seconds: Column,
@@ -180,11 +182,13 @@ def _play(
         while op < stop:
             what = kind[op]
             if what <= 4:
-                need = needs[op]
+                need, before = needs[op], gate[op]
+                if (need >= 0 and np.isnan(end[need])) or (before >= 0 and np.isnan(end[before])):
+                    break
                 if need >= 0:
-                    if np.isnan(end[need]):
-                        break
                     now = max(now, end[need])
+                if before >= 0:
+                    now = max(now, end[before])
                 if paired[op]:
                     op += 1
                     continue  # it starts together with the next

@@ -15,6 +15,8 @@ from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule, awai
 
 __all__ = [
     "block",
+    "insert",
+    "last_backward",
     "lower",
     "post_receives_early",
     "reduce_at_end",
@@ -287,7 +289,7 @@ def _peer(transfer: Op, home: dict[tuple[int, int, int], int]) -> int:
 
 def reduce_when_ready(lowered: Schedule) -> Schedule:
     """Add each stage's REDUCE_GRAD right after its last backward: overlapped with what follows."""
-    last = _last_backward(lowered)
+    last = last_backward(lowered)
     return _insert(lowered, last, lowered.stage[last], Kind.REDUCE_GRAD)
 
 
@@ -337,7 +339,7 @@ def _stuck(heads: list[tuple[int, Op]], last: int) -> str:
     return f"schedule cannot finish: {shown}{more}"
 
 
-def _last_backward(lowered: Schedule) -> NDArray[np.intp]:
+def last_backward(lowered: Schedule) -> NDArray[np.intp]:
     """Index of each (rank, stage)'s last backward op, in order."""
     backward = np.flatnonzero(np.isin(lowered.kind, (Kind.B, Kind.W)))
     key = lowered.rank[backward].astype(np.int64) * lowered.num_stages + lowered.stage[backward]
@@ -356,8 +358,21 @@ def _insert(
     lowered: Schedule, after: NDArray[np.integer], stage: NDArray[np.integer], kind: Kind
 ) -> Schedule:
     """Add an op of this kind and these stages after each of these indices."""
-    at = after + 1
-    added = np.bincount(lowered.rank[after], minlength=lowered.num_ranks)
+    return insert(lowered, after + 1, lowered.rank[after], stage, kind)
+
+
+def insert(
+    lowered: Schedule,
+    at: NDArray[np.integer],
+    rank: NDArray[np.integer],
+    stage: NDArray[np.integer],
+    kind: Kind,
+) -> Schedule:
+    """Add ops of this kind and these stages before these indices, in the rows of these ranks.
+
+    Of several at one index, those of lower ranks must come first.
+    """
+    added = np.bincount(rank, minlength=lowered.num_ranks)
     return Schedule(
         lowered.offsets + np.concatenate([[0], np.cumsum(added)]),
         np.insert(lowered.stage, at, stage),

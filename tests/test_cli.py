@@ -234,13 +234,13 @@ def test_a_deadlocked_schedule_names_each_rank(capsys, tmp_path):
     ]
 
 
-def test_interleaved_hangs_under_blocking_sends_and_says_where(capsys):
-    words = ("--pp", 2, "--vpp", 2, "--microbatches", 4, "--schedule", "interleaved")
+def test_zb_v_hangs_under_blocking_sends_and_says_where(capsys):
+    words = ("--pp", 2, "--vpp", 2, "--microbatches", 4, "--schedule", "zb-v")
     assert run(capsys, *UNIFORM, *words)[0] == 0
     code, _, err = run(capsys, *UNIFORM, *words, "--p2p", "blocking")
     assert code == 2
-    assert "rank 0 before 0F3 waits for 2SEND_B0 to 1RECV_B0 of rank 1" in err
-    assert "[0WAIT]" in err
+    assert "rank 0 before 3F0 waits for 0SEND_F2 to 1RECV_F2 of rank 1" in err
+    assert "[3WAIT]" in err
 
 
 @pytest.mark.parametrize(

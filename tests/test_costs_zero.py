@@ -104,7 +104,7 @@ def test_buckets_end_when_walking_them_one_by_one_ends(num_buckets, backward, to
         clock = max(clock, ready) + total / num_buckets
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "_reduce", lambda *_: total / num_buckets)
-        patch.setattr(sharding, "overlap_share", lambda _: 1.0)
+        patch.setattr(sharding, "overlap_share", lambda *_: 1.0)
         shown = sharding._bucketed(Held(parameters, 0.0), 0.0, backward, plan)
     assert shown == pytest.approx(clock - backward)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import execution
+from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
 from simulator.causes import causes, implied_causes
 from simulator.costs.slices import sliced
 from simulator.execution import Work, execute, execute_lowered, with_transfers
@@ -34,6 +35,8 @@ ENDS = {
     "reduced at the end": lambda rows, _: step_optimizer(reduce_at_end(rows)),
     "reduced when ready": lambda rows, _: step_optimizer(reduce_when_ready(rows)),
     "gathered": lambda rows, _: unshard_after_step(step_optimizer(reduce_at_end(rows))),
+    "gathered ahead": lambda rows, _: step_optimizer(reduce_when_ready(unshard_ahead(rows))),
+    "aligned": lambda rows, _: step_optimizer(reduce_aligned(unshard_aligned(rows))),
 }
 UNPAIRED = [name for name in QUICK if not rows_of(nearest(name, 4, 2, 2)).paired.any()]
 

@@ -17,6 +17,8 @@ from simulator.costs.communication import (
 )
 from simulator.costs.compute import core_operators
 from simulator.costs.layers import hidden_share
+from simulator.costs.rotation import rotated_seconds
+from simulator.frameworks import load_framework
 from simulator.job import Job, Link
 
 __all__ = ["NO_EXCHANGE", "Exchange", "context_exchange", "expert_exchange"]
@@ -40,7 +42,8 @@ def context_exchange(job: Job) -> Exchange:
     In a ring each GPU passes its keys and values on cp - 1 times, each beside the attention over
     the block that it holds; the backward passes their gradients along too. Gathered, they come
     before the attention, once more before its backward, and the gradients are scattered after it.
-    Each GPU holds an early and a late piece of the sequence, so that causal work is equal.
+    Each GPU holds an early and a late piece of the sequence, so that causal work is equal. What
+    PyTorch does is `rotated_seconds`.
     Sources: Liu et al., "Ring Attention with Blockwise Transformers", ICLR 2024, section 3;
     NVIDIA/TransformerEngine, context_parallel.py; "The Llama 3 Herd of Models", 2024, section
     3.3.2 (all-gather).
@@ -52,6 +55,8 @@ def context_exchange(job: Job) -> Exchange:
         width = model.query_width + model.value_width
     nbytes = BYTES * tokens * width / plan.tp
     group = group_of(plan.cp, plan.tp, cluster)
+    if load_framework(plan.framework).block_attention:
+        return Exchange(*rotated_seconds(job, group, _neighbour(job, group)))
     if plan.cp_comm == "all_gather":
         gather, scatter = (
             group_seconds(kind, plan.cp * nbytes, group, cluster)

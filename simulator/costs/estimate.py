@@ -24,6 +24,8 @@ from simulator.costs.parameters import (
 from simulator.costs.sharding import (
     add_sharding,
     expert_reduction_seconds,
+    is_aligned,
+    slow_beside,
     synchronised_bytes,
 )
 from simulator.job import Job
@@ -62,6 +64,8 @@ def stage_costs(layers: LayerCosts, job: Job) -> Costs:
     if job.plan.offload_activations:
         offload_activations(seconds, tensor, activations, job)
     reduce, unshard = synchronised_bytes(parameters, experts, seconds, job)
+    if is_aligned(job.plan) and job.plan.zero_stage < 2:
+        slow_beside(seconds, tensor, reduce, unshard, job)
     stages = job.plan.num_stages
     return Costs(
         seconds=seconds,

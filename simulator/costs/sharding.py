@@ -27,13 +27,16 @@ from simulator.costs.parameters import (
     stage_parameters,
 )
 from simulator.frameworks import load_framework
-from simulator.job import Job
+from simulator.job import Job, Plan
 from simulator.schedule import Kind
 
 __all__ = [
     "add_sharding",
     "expert_reduction_seconds",
+    "gathers_ahead",
+    "is_aligned",
     "reduce_width",
+    "slow_beside",
     "synchronised_bytes",
     "whole_buffers",
 ]
@@ -62,6 +65,19 @@ def overlap_share(job: Job) -> float:
     bound by memory, so a ninth of the time more.
     """
     return hidden_share(job) - 1 / 9
+
+
+def is_aligned(plan: Plan) -> bool:
+    """Whether all ranks start a chunk's collectives at the same moment, between its ops."""
+    return plan.vpp > 1 and load_framework(plan.framework).align_collectives
+
+
+def gathers_ahead(plan: Plan) -> bool:
+    """Whether a step begins with gathering the weights that the one before has made.
+
+    An offloaded optimizer's weights are all there before.
+    """
+    return plan.overlap_param_gather and plan.offload == "none"
 
 
 def reduce_width(job: Job) -> int:
@@ -225,12 +241,13 @@ def whole_buffers(parameters: Column, experts: Column | None, job: Job) -> tuple
 def synchronised_bytes(
     parameters: Column, experts: Column | None, seconds: Column, job: Job
 ) -> tuple[Column, Column]:
-    """Gradients to reduce and weights to gather at the end of a step, by stage. [bytes]
+    """Gradients to reduce and weights to gather once a step, by stage. [bytes]
 
-    What is hidden beside the last backward, or the next step's first forward, is left out; an
-    offloaded optimizer's weights are all there before that forward.
+    What is hidden beside the stage's own last backward, or first forward, is left out. Aligned, a
+    stage's reduction starts after that backward, whole; and the weights of a rank's first chunk
+    alone arrive beside their forward.
     """
-    plan = job.plan
+    plan, aligned = job.plan, is_aligned(job.plan)
     reduce, unshard = whole_buffers(parameters, experts, job)
     if plan.zero_stage >= 2 or not (plan.overlap_grad_reduce or plan.overlap_param_gather):
         return reduce, unshard
@@ -241,20 +258,48 @@ def synchronised_bytes(
         if count == 0:
             continue
         held = Held(count, float(own[stage]))
-        if plan.overlap_grad_reduce:
+        if plan.overlap_grad_reduce and not aligned:
             last, window = table if stage == 0 else 0.0, float(seconds[Kind.B, stage])
             key = (*held, last, window)
             if key not in shown:
                 whole = _handed_over(count, job) + _experts_handed_over(held.experts, job)
                 shown[key] = _bucketed(held, last, window, job) / whole
             reduce[stage] *= shown[key]
-        if plan.overlap_param_gather and plan.offload == "none":
+        if gathers_ahead(plan) and (stage < plan.pp or not aligned):
             ahead = (*held, float(seconds[Kind.F, stage]))
             if ahead not in shown:
                 whole = _gather(count, job) + _gather_experts(held.experts, job)
                 shown[ahead] = _gathered_ahead(held, ahead[-1], job) / whole
             unshard[stage] *= shown[ahead]
     return reduce, unshard
+
+
+def slow_beside(seconds: Column, tensor: Column, reduce: Column, unshard: Column, job: Job) -> None:
+    """Add to ops what aligned collectives cost the compute that they run beside, once a step.
+
+    Those of a rank's first chunk run alone: its reduction comes last, its gathering first. A
+    chunk's others run beside as many ops as it takes microbatches in a row; `reduce` and `unshard`
+    are the `synchronised_bytes`.
+    """
+    plan = job.plan
+    ops = plan.microbatch_group_size or plan.pp
+    cost = (1 - overlap_share(job)) / plan.num_microbatches
+    sides: list[tuple[bool, tuple[Kind, ...], Column, Seconds]] = [
+        (
+            plan.overlap_grad_reduce,
+            (Kind.B, Kind.W),
+            reduce / reduce_width(job),
+            cache(partial(_reduce, job=job)),
+        ),
+        (gathers_ahead(plan), (Kind.F,), unshard / BYTES, cache(partial(_gather, job=job))),
+    ]
+    for runs, kinds, crossed, seconds_of in sides:
+        for stage in range(plan.pp, len(crossed) if runs else 0):
+            room = ops * float(seconds[kinds[0], stage])
+            beside = min(seconds_of(float(crossed[stage])), room)
+            for kind in kinds:
+                seconds[kind, stage] += cost * beside
+                tensor[kind, stage] += cost * beside
 
 
 def _bucketed(held: Held, last: float, backward: float, job: Job) -> float:
