@@ -10,7 +10,7 @@ from simulator.costs.host_loads import host_loads
 from simulator.costs.layers import LayerCosts, layer_costs
 from simulator.costs.memory import stage_parameters, static_bytes
 from simulator.job import Job, Plan
-from simulator.planners.balanced import Parts, balanced_layers, part_seconds
+from simulator.planners.balanced import Parts, balanced_layers, both_parts, is_halved
 from simulator.report import Report
 from simulator.schedule import Kind
 from simulator.search.reasons import SAME_ROWS, reason
@@ -34,7 +34,7 @@ class Known:
 
     layers: dict[Key, LayerCosts] = field(default_factory=dict)
     works: dict[Key, float] = field(default_factory=dict)
-    parts: dict[Key, Parts] = field(default_factory=dict)
+    parts: dict[Key, tuple[Parts, Parts]] = field(default_factory=dict)
     splits: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     shapes: dict[Key, tuple[Shape | str, ...]] = field(default_factory=dict)
     statics: dict[Key, tuple[float, float, float]] = field(default_factory=dict)
@@ -103,15 +103,15 @@ class Known:
 
     def split(self, job: Job, schedule: str, shape: Shape) -> tuple[int, ...] | str:
         """The balanced layers of a job on these homes, or the rule that forbids them."""
-        of_parts = (*_layer_key(job), shape.has_whole, shape.has_halves)
+        plan, of_parts = job.plan, _layer_key(job)
         try:
             if of_parts not in self.parts:
-                named = _scheduled(job, schedule)
-                self.parts[of_parts] = part_seconds(named, self._layers(job))
-            parts = self.parts[of_parts]
-            key = (parts, job.plan.pp, job.plan.vpp, shape.of_homes)
+                self.parts[of_parts] = both_parts(job, self._layers(job))
+            parts = self.parts[of_parts][is_halved(schedule, plan.pp, plan.vpp)]
+            key = (parts, plan.pp, plan.vpp, shape.of_homes)
             if key not in self.splits:
-                self.splits[key] = balanced_layers(_scheduled(job, schedule), parts)
+                named = plan.model_copy(update={"schedule": schedule})
+                self.splits[key] = balanced_layers(job.model_copy(update={"plan": named}), parts)
         except ValueError as error:
             return reason(error)
         return self.splits[key]
@@ -124,11 +124,6 @@ class Known:
         if key not in self.wires:
             self.wires[key] = wires_of(job, shape, self.lines.setdefault(cut, Lines()))
         return self.wires[key]
-
-
-def _scheduled(job: Job, schedule: str) -> Job:
-    """The job with another schedule, its rules not asked."""
-    return job.model_copy(update={"plan": job.plan.model_copy(update={"schedule": schedule})})
 
 
 def _shape(plan: Plan) -> Shape | str:
