@@ -81,7 +81,7 @@ class Front:
         For points that are not simulated yet, figures that are at least as good as theirs: such a
         point is beaten where another is as good in every ranking and better in one, or comes first.
         """
-        if not len(self.index):
+        if not len(self.index) or not len(points.index):
             return np.zeros(len(points.index), bool)
         mine, theirs = (
             _scores(*(getattr(self, n) for n in COLUMNS[1:])),
