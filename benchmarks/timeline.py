@@ -29,6 +29,7 @@ from simulator.simulate import simulate, simulate_uniform
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 REPEATS = 9
+ENOUGH = 0.5  # of calls of one kind, at least [s]
 # schedule, pp, microbatches, vpp, target [s], the fastest other tool's schedule alone [s]
 CASES = (
     ("1f1b", 8, 64, 1, 1e-3, None),
@@ -46,10 +47,14 @@ GROWTH = (
 
 
 def timed(call, repeats=REPEATS):
-    """Median and least time of a call, after one that is not counted. [s]"""
+    """Median and least time of a call, after one that is not counted. [s]
+
+    Short calls are repeated for half a second: nine of them are over before a core has left
+    another process's caches and clock behind.
+    """
     kept = call()  # as a caller holds on to the last answer
     times = []
-    for _ in range(repeats):
+    while len(times) < repeats or sum(times) < ENOUGH:
         begin = time.perf_counter()
         kept = call()
         times.append(time.perf_counter() - begin)

@@ -349,7 +349,8 @@ def last_backward(lowered: Schedule) -> NDArray[np.intp]:
 
 def _append(lowered: Schedule, kind: Kind) -> Schedule:
     """Add an op of this kind at the end of the row for every stage on the rank."""
-    held = np.unique(lowered.rank.astype(np.int64) * lowered.num_stages + lowered.stage)
+    key = lowered.rank.astype(np.int64) * lowered.num_stages + lowered.stage
+    held = np.flatnonzero(np.bincount(key))
     rank, stage = np.divmod(held, lowered.num_stages)
     return _insert(lowered, lowered.offsets[rank + 1] - 1, stage, kind)
 

@@ -1,5 +1,7 @@
 """Costs of a real job: what its layers cost, put together by stage."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +33,7 @@ from simulator.costs.sharding import (
 from simulator.job import Job
 from simulator.schedule import Kind
 
-__all__ = ["estimate", "host_seconds", "stage_costs"]
+__all__ = ["StageBytes", "estimate", "host_seconds", "stage_bytes", "stage_costs"]
 
 Column = NDArray[np.float64]
 
@@ -54,15 +56,13 @@ def estimate(job: Job) -> Costs:
 
 def stage_costs(layers: LayerCosts, job: Job) -> Costs:
     """The same, of a job whose `layer_costs` are known: those of any job that shares them."""
-    parameters = np.array(stage_parameters(job))
-    experts = np.array(stage_experts(job)) if job.plan.splits_experts else None
-    weights, gradients, optimizer = static_bytes(parameters, job, experts)
+    parameters, experts = _parameters(job)
     seconds, tensor, recompute = _seconds(job, layers, parameters, experts)
     if job.plan.zero_stage >= 2:
         add_sharding(seconds, tensor, job)
-    activations = _activations(job, layers)
+    held = stage_bytes(layers, job)._asdict()
     if job.plan.offload_activations:
-        offload_activations(seconds, tensor, activations, job)
+        offload_activations(seconds, tensor, held, job)
     reduce, unshard = synchronised_bytes(parameters, experts, seconds, job)
     if is_aligned(job.plan) and job.plan.zero_stage < 2:
         slow_beside(seconds, tensor, reduce, unshard, job)
@@ -71,17 +71,41 @@ def stage_costs(layers: LayerCosts, job: Job) -> Costs:
         seconds=seconds,
         tensor_seconds=tensor,
         recompute_seconds=recompute,
-        **activations,
         boundary_bytes=np.full(stages, layers.boundary),
         boundary_gather=np.full(stages, layers.gather + transfer_stall(job)),
         reduce_bytes=reduce,
         unshard_bytes=unshard,
-        weight_bytes=weights,
-        gradient_bytes=gradients,
-        optimizer_bytes=optimizer,
         pair_time=_pair_time(seconds, tensor, layers, job),
+        **held,
+    )
+
+
+class StageBytes(NamedTuple):
+    """The columns of Costs that say what each stage holds. [bytes]"""
+
+    weight_bytes: Column
+    gradient_bytes: Column
+    optimizer_bytes: Column
+    activation_bytes: Column
+    input_grad_bytes: Column
+    transient_bytes: Column
+    fixed_bytes: Column  # shape (1,)
+
+
+def stage_bytes(layers: LayerCosts, job: Job) -> StageBytes:
+    """What the stages hold where no activations are offloaded, for callers that need no times."""
+    parameters, experts = _parameters(job)
+    return StageBytes(
+        *static_bytes(parameters, job, experts),
+        **_activations(job, layers),
         fixed_bytes=fixed_bytes(job),
     )
+
+
+def _parameters(job: Job) -> tuple[Column, Column | None]:
+    """Parameters of each stage on one GPU, and those of its experts where they are spread. [1]"""
+    experts = np.array(stage_experts(job)) if job.plan.splits_experts else None
+    return np.array(stage_parameters(job)), experts
 
 
 def _tied_embedding_seconds(job: Job) -> float:

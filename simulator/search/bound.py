@@ -49,7 +49,7 @@ from simulator.schedule import Kind
 from simulator.search.shape import Shape
 from simulator.search.wires import Wires
 
-__all__ = ["step_bound"]
+__all__ = ["step_bound", "work_bound"]
 
 Column = NDArray[np.float64]
 
@@ -94,6 +94,17 @@ def _gathered(job: Job, costs: Costs, wires: Wires) -> float:
     if job.plan.zero_stage not in (1, 2) or not gathers_ahead(job.plan):
         return 0.0
     return float((wires.sync_latency[1] + wires.sync_pace[1] * costs.unshard_bytes)[0])
+
+
+def work_bound(job: Job, work: float, shape: Shape) -> float:
+    """The same from the work alone, far quicker: some rank does no less than the mean. [s]
+
+    `work` is that of one microbatch on all stages together, at least. [s] A pair takes no less than
+    half the sum of its two ops.
+    """
+    share = 0.5 if shape.has_pairs else 1.0
+    fastest = min(1.0, *job.cluster.stragglers.values(), 1.0)
+    return share * fastest * job.plan.num_microbatches * work / job.plan.pp
 
 
 def _times(job: Job, costs: Costs, shape: Shape) -> Times:
