@@ -211,10 +211,7 @@ def _embedding(job: Job) -> Part:
 
 
 def _join(job: Job) -> Part:
-    """Two states become one: their projection is gathered and, along the sequence, cut again.
-
-    Source: NVIDIA/Megatron-LM, megatron/core/transformer/multi_token_prediction.py.
-    """
+    """Two states become one: their projection is gathered and, along the sequence, cut again."""
     forward, input_grad, weight_grad = _sum(join_operators(job))
     tensor = weight_tensor = 0.0
     if job.plan.tp > 1:
