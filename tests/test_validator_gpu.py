@@ -10,7 +10,7 @@ import torch
 from simulator.commands import validate
 from simulator.job import Plan
 from simulator.schedule import Kind, Op
-from validator import numerics, player, rank, sweep
+from validator import hardware, numerics, player, rank, sweep
 from validator.allocation import AllocatorProbe, StorageProbe
 from validator.asked import SMALL, scaled, session_of
 from validator.beacon import RUNNING, Beacon
@@ -19,7 +19,7 @@ from validator.recorder import Event, Recorder
 from validator.room import kept_bytes
 from validator.stage import Stage
 from validator.transfers import buffers, stage_through_host
-from validator.verdict import hung
+from validator.verdict import ended, hung
 from validator.worker import Worker
 
 MODEL = scaled(SMALL, 1.0, {"hidden_size": 32, "seq_len": 16, "vocab_size": 64})
@@ -192,6 +192,30 @@ def test_a_whole_model_that_finds_no_memory_leaves_gradients_unchecked(monkeypat
     )
     assert found == {}
     assert said == ["gradients are not checked: no memory for the whole model's step"]
+
+
+def test_a_gpu_that_cannot_be_used_is_told_by_its_error_and_not_by_the_advice_after_it(tmp_path):
+    log = "Traceback (most recent call last):\n  set_device(0)\n"
+    log += "torch.AcceleratorError: CUDA error: all CUDA-capable devices are busy or unavailable\n"
+    log += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    (tmp_path / "rank0.log").write_text(log)
+    verdict = ended(session(device="cuda"), tmp_path, {0: 1, 1: None})
+    assert verdict.rank == 0
+    assert verdict.text == (
+        "rank 0 ended with code 1: torch.AcceleratorError: CUDA error: "
+        "all CUDA-capable devices are busy or unavailable"
+    )
+
+
+def test_a_driver_that_a_container_hides_is_asked_of_nvidia_smi(monkeypatch):
+    def hidden(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(hardware.Path, "read_text", hidden)
+    monkeypatch.setattr(hardware, "ASK_DRIVER", ("echo", "580.159.03\n580.159.03"))
+    assert hardware._driver() == "580.159.03"
+    monkeypatch.setattr(hardware, "ASK_DRIVER", ("no-such-program",))
+    assert hardware._driver() == "unknown"
 
 
 def test_while_compiling_a_rank_may_be_silent_for_longer_and_then_no_more(tmp_path):
