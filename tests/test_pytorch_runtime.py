@@ -1,5 +1,6 @@
 """Our rows train in PyTorch's runtime, and PyTorch's own classes run the rows that we say."""
 
+import enum
 import multiprocessing
 
 import numpy as np
@@ -153,3 +154,16 @@ def test_a_missing_private_name_is_told_with_the_versions(monkeypatch):
     monkeypatch.delattr(pytorch_rows.private, "_add_send_recv")
     with pytest.raises(ValueError, match=r"has no _add_send_recv; it was last seen in torch 2\.13"):
         lowered_by_pytorch(rows("1f1b", 2, 2))
+
+
+def test_older_torch_numbers_its_kinds_of_ops_and_prints_their_words():
+    class Kind(enum.Enum):
+        FORWARD = 1
+
+        def __str__(self):
+            return "F"
+
+    assert pytorch_rows._word(Kind.FORWARD) == "F"
+    assert {"F", "B", "I", "W"} < set(
+        map(pytorch_rows._word, pytorch_rows.private._ComputationType)
+    )

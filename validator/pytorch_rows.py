@@ -53,7 +53,7 @@ def why_not(schedule: Schedule, *, num_slices: int | None = None) -> str | None:
     >>> why_not(Schedule.parse("0F0,0B0,0OPTIMIZER"))
     "0OPTIMIZER stands in the rows; PyTorch's runtime has no weight updates within a schedule"
     """
-    spoken = {kind.value for kind in private._ComputationType}
+    spoken = set(map(_word, private._ComputationType))
     for op in map(schedule.op, np.unique(schedule.kind, return_index=True)[1].tolist()):
         if op.kind is Kind.OPTIMIZER:
             return (
@@ -99,7 +99,8 @@ def runtime(
 
     Compute-only rows are lowered by PyTorch; lowered ones run as they are.
 
-    Call its `step` with the whole batch; it accumulates gradients of the mean loss.
+    Call its `step` with the whole batch; it accumulates gradients of the mean loss, or, by lowered
+    rows without REDUCE_GRAD, of the sum of the losses.
 
     Raises:
         ValueError: PyTorch cannot run the rows, or this torch has no such runtime.
@@ -108,8 +109,11 @@ def runtime(
     if reason is not None:
         raise ValueError(f"PyTorch cannot run these rows: {reason}")
     kind = _private("_PipelineScheduleRuntime")
+    options = {}
+    if is_lowered(schedule) and not (schedule.kind == Kind.REDUCE_GRAD).any():
+        options["scale_grads"] = False  # torch 2.8 scales without being told to by the rows
     player: private.PipelineScheduleMulti = kind(
-        list(stages), schedule.num_microbatches, loss_fn=loss
+        list(stages), schedule.num_microbatches, loss_fn=loss, **options
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.csv")
@@ -168,6 +172,11 @@ def _private(name: str) -> Any:  # noqa: ANN401
             f"torch {found} has no {name}; it was last seen in torch {SEEN[1]}, first in {SEEN[0]}"
         )
     return getattr(private, name)
+
+
+def _word(kind: private._ComputationType) -> str:
+    """What rows call a kind of op; torch 2.6 numbers its kinds, and prints their words."""
+    return kind.value if isinstance(kind.value, str) else str(kind)
 
 
 def _action(item: Op | Pair) -> private._Action:
