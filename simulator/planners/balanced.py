@@ -210,7 +210,7 @@ def both_parts(job: Job, known: LayerCosts | None = None) -> tuple[Parts, Parts]
     """
     seconds = layerwise(job, known).seconds
     sums = (seconds[kinds].sum(axis=0).tolist() for kinds in ([Kind.F, Kind.B], HALVED))
-    whole, halves = (Parts(one[1], one[0], one[-1]) for one in sums)
+    whole, halves = (Parts(one[-2], one[0], one[-1]) for one in sums)
     return whole, halves
 
 
@@ -281,8 +281,8 @@ def _most_layers(job: Job, limit: float) -> list[int]:
     for stage, flight in enumerate(flights):
         held = static + flight * costs.activation_bytes
         ends = held[0] * (stage == 0) + held[-1] * (stage == len(flights) - 1)
-        room = limit - float(costs.transient_bytes[1]) - float(ends)
-        most.append(max(0, int(room * (1 + ROUNDING) // float(held[1]))))
+        room = limit - float(costs.transient_bytes[-2]) - float(ends)
+        most.append(max(0, int(room * (1 + ROUNDING) // float(held[-2]))))
     return most
 
 
