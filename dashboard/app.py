@@ -5,6 +5,7 @@ number of users and workers may share it. Every script and style is served from 
 """
 
 import logging
+import re
 
 from dash import Dash, ctx, set_props
 
@@ -71,7 +72,9 @@ def _warm_up(app: Dash) -> None:
     from dashboard.exploration import ExploreState
 
     answer(ExploreState(), LIGHT)
-    app.server.test_client().get(PLOTLY, headers={"Accept-Encoding": "gzip"})
+    browser = app.server.test_client()
+    for path in (PLOTLY, *re.findall(r'src="(/_dash-[^"]+)"', browser.get("/").text)):
+        browser.get(path, headers={"Accept-Encoding": "gzip"})
 
 
 def _on_error(error: Exception) -> None:

@@ -43,6 +43,7 @@ NAMES = (
     "job",
     "view",
 )
+STUCK = "These rows cannot run."
 
 
 def register(app: Dash) -> None:
@@ -139,11 +140,13 @@ def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser se
         state = _state(given)
         draft = draft_of(state)
     except ValueError as error:
-        return (no_update, "card tight stale", no_update, "", problem(str(error)), [], no_update)
+        wrong: tuple[Any, ...] = (STUCK, problem(str(error)), [], no_update)
+        return (no_update, "card tight stale", no_update, *wrong)
     query, late = _query(state, visit)
     cells = cells_of(draft, rows_text(state))
     if draft.run is None:
-        return (no_update, "card tight stale", cells, "", problem(draft.error), [], query)
+        wrong = (STUCK, problem(draft.error), [], query)
+        return (no_update, "card tight stale", cells, *wrong)
     report, chunks = draft.run.report, draft.run.plan.vpp
     held = tuple(f"holds {count / chunks:g}" for count in report.peak_in_flight.tolist())
     band = Band("", draft.run.timeline, held=held)

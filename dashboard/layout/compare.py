@@ -98,7 +98,7 @@ def runs(entries: Sequence[Entry], costs: str) -> list[Any]:
 
 def columns(found: Sequence[Compared]) -> list[dict[str, Any]]:
     """The table's columns: the figure's name, then a run each; the best cell is marked."""
-    first = {"field": "figure", "headerName": "", "pinned": "left", "width": 210}
+    first = {"field": "figure", "headerName": "figure", "pinned": "left", "width": 210}
     marked = [
         {
             "condition": f"params.data.best === 'run{at}'",

@@ -100,6 +100,7 @@ def layout(state: MeasureState, look: Look) -> Any:  # noqa: ANN401 - a componen
                 [
                     html.P(id=FINDING, className="finding", **attributes({"aria-live": "polite"})),
                     html.Div(_results(look), id=RESULTS, className="measure-results"),
+                    html.Div(_ways(), className="measure-start card"),
                 ],
                 className="results",
             ),
@@ -198,6 +199,38 @@ def _table(name: str, look: Look, fields: Sequence[str]) -> Any:  # noqa: ANN401
         className=grid_class(look),
         style={"width": "100%", "height": 340},
     )
+
+
+def _ways() -> list[Any]:
+    """How to come by a file, for whoever has none."""
+    return [
+        html.H2("Where a trace comes from"),
+        html.Ul(
+            [
+                html.Li(
+                    [
+                        "Your training: record a step with torch.profiler on every pipeline rank, ",
+                        html.Code("export_chrome_trace"),
+                        " each to a file, and drop all of them at once.",
+                    ]
+                ),
+                html.Li(
+                    [
+                        "Traces that are too large for this page: ",
+                        html.Code("bubblescope trace rank*.json.gz -o measured.json"),
+                        " makes one small file of them.",
+                    ]
+                ),
+                html.Li(
+                    [
+                        "To try the page without any: ",
+                        html.Code("bubblescope simulate JOB.toml -o run.json"),
+                        " saves a simulated run.",
+                    ]
+                ),
+            ]
+        ),
+    ]
 
 
 def _section(heading: str, children: list[Any]) -> Any:  # noqa: ANN401 - a component
