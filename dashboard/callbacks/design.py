@@ -6,6 +6,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Response, request
 
 from dashboard import ids
+from dashboard.callbacks.height import keep_height
 from dashboard.design import (
     DesignState,
     asked_for,
@@ -48,6 +49,7 @@ STUCK = "These rows cannot run."
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
+    keep_height(app, page.FIGURE)
     controls = [
         page.SCHEDULE,
         *page.SIZES.values(),

@@ -79,7 +79,7 @@ def layout(state: CompareState, look: Look) -> Any:  # noqa: ANN401 - a componen
                 [
                     html.P(id=FINDING, className="finding", **attributes({"aria-live": "polite"})),
                     html.Div(
-                        dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
+                        dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED),
                         className="card tight",
                     ),
                     html.Div(_table(look), className="card tight"),

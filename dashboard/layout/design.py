@@ -88,7 +88,7 @@ def layout(state: DesignState, look: Look) -> Any:  # noqa: ANN401, ARG001 - a c
                     html.Div(id=RESULT, className="finding", **attributes({"aria-live": "polite"})),
                     html.Div(id=ERROR),
                     html.Div(
-                        dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
+                        dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED),
                         id=SPACE,
                         className="card tight",
                     ),

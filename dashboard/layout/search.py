@@ -86,7 +86,7 @@ def layout(state: SearchState, look: Look) -> Any:  # noqa: ANN401 - a component
                     html.Div(
                         [
                             html.H2("Plans that none beats in speed and free memory at once"),
-                            dcc.Graph(id=FRONT, figure=BLANK, className="own-height", config=STILL),
+                            dcc.Graph(id=FRONT, figure=BLANK, config=STILL),
                             html.Div(
                                 id=CHOSEN, className="chosen", **attributes({"aria-live": "polite"})
                             ),
