@@ -57,7 +57,6 @@ DARK = Look(
 MANTINE: dict[str, Any] = {
     "fontFamily": FONT,
     "primaryColor": "accent",
-    "autoContrast": True,
     "primaryShade": {"light": 6, "dark": 4},
     "colors": {
         "accent": [
