@@ -208,6 +208,8 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                     ),
                     dmc.ButtonGroup(
                         [
+                            _button("\u25c0", "pan-back", "show what is earlier"),
+                            _button("\u25b6", "pan-on", "show what is later"),
                             _button("\u2212", "zoom-out", "show more of the step"),
                             _button("+", "zoom-in", "show less of the step, larger"),
                             _button("Whole step", WHOLE, "whole step: show all of it"),
