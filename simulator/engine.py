@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.costs import Costs
 from simulator.fabric import Fabric
-from simulator.grid import grid
+from simulator.grid import grid, spots
 from simulator.matching import Transfers, match, transfers
 from simulator.network import Network, Path
 from simulator.schedule import Deadlock, Kind, Schedule
@@ -136,7 +136,8 @@ class _Run:
         self.env.run()
         start, end = np.array(self.start), np.array(self.end)
         if np.isnan(end[self.lowered.kind != Kind.WAIT]).any():
-            raise Deadlock(self._stuck(), grid(self.lowered, self.at))
+            stand = (self.lowered, self.at)
+            raise Deadlock(self._stuck(), grid(*stand), spots(*stand))
         return ordered(self.lowered, start, end)
 
     def _post_receives(self, rank: int, first: int, stop: int) -> int:

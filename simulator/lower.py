@@ -8,7 +8,7 @@ moment, so both ends of a pair list their transfers in one order and no pair can
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.grid import grid
+from simulator.grid import grid, spots
 from simulator.homes import checked_homes
 from simulator.kernel import kernel
 from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule, awaited
@@ -174,7 +174,8 @@ def _deadlock(schedule: Schedule, cursor: NDArray[np.int64]) -> Deadlock:
         for at in (first, first + 1)[: 1 + int(schedule.paired[first])]
         if not ready(schedule.op(at))
     ]
-    return Deadlock(_stuck(heads, schedule.num_stages - 1), grid(schedule, cursor.tolist()))
+    stand = (schedule, cursor.tolist())
+    return Deadlock(_stuck(heads, schedule.num_stages - 1), grid(*stand), spots(*stand))
 
 
 def post_receives_early(lowered: Schedule) -> Schedule:

@@ -9,6 +9,7 @@ from dashboard.answer import answer, key_of
 from dashboard.exploration import ExploreState
 from dashboard.layout.fields import LADDERS, groups, plan_fields
 from dashboard.layout.graph import GRAPH
+from dashboard.layout.plain import BLANK
 from dashboard.theme import Look
 from simulator.job import Plan
 from simulator.load import preset_names
@@ -39,8 +40,7 @@ RESULTS, HEADLINE, LEGEND, SPLIT_KEY, INSPECTOR, GAPS = (
 )
 MORE = "explore-more"
 FIRST = "Pipeline"  # the heading whose fields stand at once
-LOW = {"height": 260}
-BLANK = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
+LOW, GPUS = {"height": 260}, {"height": 300}
 EMPTY: tuple[Any, ...] = (BLANK, [], [], BLANK, [], BLANK, [], [], {"height": 420}, {})
 
 
@@ -208,9 +208,11 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                     ),
                     dmc.ButtonGroup(
                         [
+                            _button("\u25c0", "pan-back", "show what is earlier"),
+                            _button("\u25b6", "pan-on", "show what is later"),
                             _button("\u2212", "zoom-out", "show more of the step"),
                             _button("+", "zoom-in", "show less of the step, larger"),
-                            _button("Whole step", WHOLE, "show all of the step"),
+                            _button("Whole step", WHOLE, "whole step: show all of it"),
                         ]
                     ),
                 ],
@@ -260,7 +262,7 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                             [html.H3("Which GPU is in which group"), grid_by],
                             justify="space-between",
                         ),
-                        dcc.Graph(id=GRID, figure=gpus, config=still, style=LOW),
+                        dcc.Graph(id=GRID, figure=gpus, config=still, style=GPUS),
                     ],
                     className="card",
                 ),
