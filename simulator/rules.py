@@ -85,7 +85,10 @@ def _check_layers(job: "Job") -> None:
                 f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is "
                 f"{layers}: a stage would hold no layer; use at most {layers} stages"
             )
-        require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
+        least, more = divmod(layers, stages)
+        counts = ",".join(f"{least + (stage < more)}" for stage in range(stages))
+        otherwise = f", or say what each stage holds, as in plan.layers_per_stage = [{counts}]"
+        require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages, otherwise)
     elif len(split) != stages:
         raise ValueError(
             f"plan.layers_per_stage has {len(split)} entries, but there are {stages} stages "
