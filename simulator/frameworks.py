@@ -118,6 +118,11 @@ class Framework(Value):
         description="the router's weights multiply within the experts' activation, so that the "
         "experts' outputs need not be kept",
     )
+    loose_experts: bool = Field(
+        False,
+        description="kernels of their own clamp what the experts' activation reads, and weight, "
+        "add and put together the experts' biases, in fp32",
+    )
     fused_residual: bool = Field(True, description="bias, dropout and residual are one kernel")
     fused_rotary: bool = Field(True, description="rotary positions are one kernel")
     fused_accumulation: bool = Field(

@@ -249,6 +249,7 @@ def _gpt_oss(config: Config) -> Fields:
         "num_experts": config.get("num_local_experts", 128),
         "num_experts_per_tok": config.get("num_experts_per_tok", 4),
         "attention_sinks": True,
+        "swiglu_limit": config.get("swiglu_limit", 7.0),
     }
 
 

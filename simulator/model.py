@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from simulator.checks import Count, Positive, Value, Whole, require_divides
-from simulator.model_rules import check_experts, check_latent, check_window
+from simulator.model_rules import check_experts, check_latent, check_limit, check_window
 
 __all__ = ["Model"]
 
@@ -38,6 +38,9 @@ class Model(Value):
     )
     final_logit_softcapping: Positive | None = Field(
         None, description="bound of the logits, by a tanh; none when left out [1]"
+    )
+    swiglu_limit: Positive | None = Field(
+        None, description="bound of what the gated activation reads; none when left out [1]"
     )
     norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
     dropout: bool = Field(False, description="trained with dropout, which keeps one-byte masks")
@@ -100,6 +103,7 @@ class Model(Value):
             self.num_key_value_heads,
         )
         check_experts(self)
+        check_limit(self)
         check_latent(self)
         check_window(self)
         return self

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simulator.model import Model
 
-__all__ = ["check_experts", "check_latent", "check_window"]
+__all__ = ["check_experts", "check_latent", "check_limit", "check_window"]
 
 
 def check_experts(model: "Model") -> None:
@@ -31,6 +31,15 @@ def check_experts(model: "Model") -> None:
                 f"model.{name} is {getattr(model, name)}, but model.num_experts is 1; "
                 "state num_experts, or leave it out"
             )
+
+
+def check_limit(model: "Model") -> None:
+    """A bound of what the gated activation reads goes with one."""
+    if model.swiglu_limit is not None and not model.gated_mlp:
+        raise ValueError(
+            f"model.swiglu_limit is {model.swiglu_limit:g}, but model.gated_mlp is false; state "
+            "gated_mlp, or leave it out"
+        )
 
 
 def check_latent(model: "Model") -> None:

@@ -202,6 +202,36 @@ def test_sinks_take_no_time():
     assert sinks.model.num_parameters - plain.model.num_parameters == 4 * 16
 
 
+def test_megatrons_kernels_beside_gpt_oss_experts_move_each_tensor_as_often_as_its_code_does():
+    """8 tokens' rows of 2,880 columns, tensor by tensor, in bytes: reads, then writes."""
+    model = model_from_config(GPT_OSS_20B, "x", seq_len=4096)
+    plain = job(model.model_copy(update={"swiglu_limit": None}), framework="nemo-2", ep=8, dp=8)
+    clamped = job(model, framework="nemo-2", ep=8, dp=8)
+    parts = {o.name: o for o in layer_operators(clamped)}
+    assert set(parts) - {o.name for o in layer_operators(plain)} == {"clamps"}
+    rows = 4 * 4096  # as many come from eight GPUs as go
+    half = rows * 2880
+    both, wide = 2 * 2 * half, 4 * half  # 16 bits of two halves, 32 bits
+    forward = 2 * (2 * half + 2 * half) + (both + both)
+    masked = 2 * (2 * half + 2 * half + 2 * half)
+    gpu = clamped.cluster.gpu
+    stream = gpu.memory_bandwidth * gpu.memory_efficiency
+    late = 3 * gpu.launch_overhead
+    assert parts["clamps"].forward == pytest.approx(late + forward / stream)
+    assert parts["clamps"].input_grad == pytest.approx(late + (masked + both + both) / stream)
+    weighted, summed = wide, 2 * half + wide + wide
+    ahead = weighted + summed + (wide + wide) + (wide + 2 * half)
+    products = 2 * (wide + wide + wide)
+    back = (2 * half + wide) + (wide + 2 * half) + (2 * half + 2 * half) + products
+    late = 10 * gpu.launch_overhead  # four experts, each a product and a sum; and two for all
+    assert parts["expert biases"].forward == pytest.approx(late + ahead / stream)
+    assert parts["expert biases"].input_grad == pytest.approx(late + back / stream)
+    kept = [layer_parts(one)["clamped"] for one in (plain, clamped)]
+    assert kept == [0.0, both]
+    other = {o.name for o in layer_operators(job(model, framework="megatron-core", ep=8, dp=8))}
+    assert not other & {"clamps", "expert biases"}
+
+
 def test_capped_scores_are_flagged_as_beyond_what_was_measured():
     flag = "no kernel that caps the scores of attention was measured"
     assert flag in outside(job(small(attn_logit_softcapping=50.0)))
@@ -221,6 +251,7 @@ def test_gemma_2_9b_trains_on_32_h100():
     [
         (GEMMA2_2B | {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
         (GPT_OSS_20B | {"attention_bias": False}, "make the two agree"),
+        (GPT_OSS_20B | {"swiglu_limit": -1.0}, "swiglu_limit"),
         (GEMMA2_2B | {"attn_logit_softcapping": -1.0}, "model.attn_logit_softcapping is -1"),
         ({"model_type": "gemma3", "text_config": {}}, "config.json has no num_hidden_layers"),
     ],

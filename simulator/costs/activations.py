@@ -131,6 +131,7 @@ def layer_parts(job: Job) -> dict[str, float]:
     both = BYTES * (widths.query + widths.key)
     unfused = not model.learned_positions and not framework.fused_rotary
     routed = widths.routed / widths.inner
+    clamped = framework.loose_experts and model.is_sparse and model.swiglu_limit is not None
     returned = 0 if framework.weighted_activation else BYTES
     parts = {
         "norm inputs": (4 if model.post_norm else 2) * BYTES * hidden,
@@ -146,6 +147,7 @@ def layer_parts(job: Job) -> dict[str, float]:
         "sent": cast * widths.copies * model.hidden_size,
         "returned": returned * widths.copies * model.hidden_size,
         "ups": BYTES * widths.ups * routed,
+        "clamped": BYTES * widths.ups * routed if clamped else 0.0,  # read by the activation's own
         "inner": inner * widths.inner * routed,
         "shared ups": BYTES * widths.ups * (1 - routed),
         "shared inner": inner * widths.inner * (1 - routed),

@@ -7,6 +7,7 @@ from simulator.costs.operators import (
     Operator,
     activation,
     elementwise,
+    framework_of,
     hidden_elements,
     linear,
     tokens_of,
@@ -17,6 +18,10 @@ __all__ = ["expert_operators", "routed_tokens"]
 
 ROUTER_PASSES = 6  # softmax, top-k, its mask and the load-balancing loss read the fp32 scores [1]
 ROUTER_LAUNCHES = 8  # their operators
+
+# Of an element behind the experts: product 4, sum 6 + 4, put together 4 + 4, cast 4 + 2; and back,
+# cast 2 + 4, cast 4 + 2, cut 2 + 2, and twice product 4 + 4 and sum 4. [bytes]
+BIAS_BYTES = (4 + 10 + 8 + 6, 6 + 6 + 4 + 2 * 12)
 
 
 def routed_tokens(job: Job) -> float:
@@ -39,6 +44,25 @@ def _router(job: Job) -> Operator:
     choice = stream_seconds(ROUTER_PASSES * FP32 * tokens * experts, gpu)
     choice += ROUTER_LAUNCHES * gpu.launch_overhead
     return Operator("router", product + choice, product + choice, product, ROUTER_LAUNCHES)
+
+
+def _loose(job: Job, rows: float, wide: float, experts: float) -> list[Operator]:
+    """Clamps of what the activation of `wide` elements reads, and biases behind the experts.
+
+    Two halves are clamped and put together again, and their gradients masked and put together. An
+    expert's bias times the router's weights is fp32, and so is its sum with 16 bits; the experts'
+    sums are put together and cast. Its gradient is cast and cut, and multiplied and summed twice,
+    over tokens for the bias and over columns for the weights.
+    Source: NVIDIA/Megatron-LM, megatron/core/fusions/fused_bias_geglu.py,
+    weighted_bias_quick_geglu_impl; megatron/core/transformer/moe/experts.py, _apply_bias.
+    """
+    model, found = job.model, []
+    if model.swiglu_limit is not None:
+        found.append(elementwise(job, "clamps", 8 * BYTES * wide, 10 * BYTES * wide, launches=3))
+    if model.bias:
+        nbytes = [each * rows * model.hidden_size for each in BIAS_BYTES]
+        found.append(elementwise(job, "expert biases", *nbytes, launches=round(2 * experts) + 2))
+    return found
 
 
 def expert_operators(job: Job) -> tuple[Operator, ...]:
@@ -67,6 +91,8 @@ def expert_operators(job: Job) -> tuple[Operator, ...]:
         linear(job, "experts down", model.hidden_size, width, tokens=rows / local, experts=local),
         elementwise(job, "unpermute", moved, moved, launches=3),
     ]
+    if framework_of(job).loose_experts:
+        operators += _loose(job, rows, rows * width, local)
     if model.num_shared_experts:
         shared = model.num_shared_experts * model.expert_width / plan.tp
         operators += [

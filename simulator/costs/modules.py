@@ -14,7 +14,7 @@ from simulator.job import Job
 
 __all__ = ["DROPPED", "dense_of", "modules_of", "repeated_operators"]
 
-EXPERTS = ("sent", "returned", "ups", "inner")
+EXPERTS = ("sent", "returned", "ups", "clamped", "inner")
 SHARED = ("shared ups", "shared inner")
 POSITIONS = ("before their norm", "before their turn")
 
@@ -24,7 +24,7 @@ DROPPED: dict[str, tuple[str, ...]] = {  # of the parts that a layer keeps
     "mla_up_proj": ("queries, keys, values", *POSITIONS),
     "mlp": ("ups", "inner"),
     "moe": (*EXPERTS, *SHARED),
-    "moe_act": ("inner",),
+    "moe_act": ("clamped", "inner"),
     "shared_experts": SHARED,
 }
 
@@ -33,8 +33,11 @@ REPEATED: dict[str, tuple[str, ...]] = {  # of the operators of a layer, but for
     "layernorm": ("attention norm", "mlp norm"),
     "mla_up_proj": (*UP, "rotary positions"),
     "mlp": ("mlp up", "activation", "mlp down"),
-    "moe": ("router", "permute", "experts up", "activation", "experts down", "unpermute"),
-    "moe_act": ("activation",),
+    "moe": (
+        *("router", "permute", "experts up", "clamps", "activation", "experts down"),
+        *("expert biases", "unpermute"),
+    ),
+    "moe_act": ("clamps", "activation"),
 }
 
 
