@@ -224,8 +224,9 @@ def test_reports_of_both_executors_are_equal(name):
 
 
 def test_rows_that_cannot_finish_are_explained_by_the_engine():
-    rows = "0RECV_B0,0B0,0F0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0"
-    plan = Plan(schedule="custom", rows=rows, pp=2, num_microbatches=1)
+    rows = "0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"
+    rows += "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1"
+    plan = Plan(schedule="custom", rows=rows, pp=2, num_microbatches=2)
     with pytest.raises(Deadlock, match="rank 0 at 0B0 waits for 0RECV_B0 from 1SEND_B0 of rank 1"):
         simulate_uniform(plan, 1.0, 2.0)
     with pytest.raises(ValueError, match="cannot finish"):
