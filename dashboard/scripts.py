@@ -21,6 +21,7 @@ PLOTLY = f"{SUITES}plotly/package_data/plotly.min.js"
 CHUNK = f"{SUITES}dash/dcc/async-graph.js"  # asked for only when the first figure is there
 FILE = Path(__file__).with_name("plotly") / "plotly-cartesian.min.js.gz"
 WITHOUT_TABLES = ("/", "/design", "/learn")  # pages that need no grid
+_POLYFILL = re.compile(r'<script src="[^"]*/dash/deps/polyfill@[^"]*"></script>')
 _TABLES = re.compile(r'<script src="([^"]*/dash_ag_grid/[^"]*)"></script>')
 
 
@@ -28,7 +29,13 @@ class Quick(Dash):
     """Dash, whose first page does not wait for what it does not use. A class as Dash asks."""
 
     def interpolate_index(self, **parts: Any) -> str:  # type: ignore[override]  # noqa: ANN401
-        """The page's HTML; assets/late.js runs the scripts that are marked "late"."""
+        """The page's HTML; assets/late.js runs the scripts that are marked "late".
+
+        Dash's polyfills are left out: every browser that runs these pages has what they add, and
+        they put a slow `trim` and `parseInt` in the place of its own, by which plotly reads each
+        colour. assets/regenerator.js is the part of them that is needed.
+        """
+        parts["scripts"] = _POLYFILL.sub("", parts["scripts"])
         if request.path in WITHOUT_TABLES:
             late = r'<script type="text/late" data-src="\1"></script>'
             parts["scripts"] = _TABLES.sub(late, parts["scripts"])

@@ -9,6 +9,7 @@ from dashboard.answer import answer, key_of
 from dashboard.exploration import ExploreState
 from dashboard.layout.fields import LADDERS, groups, plan_fields
 from dashboard.layout.graph import GRAPH
+from dashboard.layout.markup import Markup
 from dashboard.layout.plain import BLANK
 from dashboard.theme import Look
 from simulator.job import Plan
@@ -41,7 +42,7 @@ RESULTS, HEADLINE, LEGEND, SPLIT_KEY, INSPECTOR, GAPS = (
 MORE = "explore-more"
 FIRST = "Pipeline"  # the heading whose fields stand at once
 LOW, GPUS = {"height": 260}, {"height": 300}
-EMPTY: tuple[Any, ...] = (BLANK, [], [], BLANK, [], BLANK, [], [], {"height": 420}, {})
+EMPTY: tuple[Any, ...] = (BLANK, "", "", BLANK, "", BLANK, "", [], {"height": 420}, {})
 
 
 def layout(state: ExploreState, look: Look) -> Any:  # noqa: ANN401 - a component
@@ -200,7 +201,7 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
     graph = still | {"scrollZoom": True, "doubleClick": False}
     tools = dmc.Group(
         [
-            html.Div(kinds, id=LEGEND, className="legend"),
+            Markup(html=kinds, id=LEGEND, className="legend"),
             dmc.Group(
                 [
                     dmc.Switch(
@@ -237,12 +238,12 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
         size="xs",
     )
     return [
-        html.Div(tiles, id=HEADLINE, className="headline", **POLITE),
+        Markup(html=tiles, id=HEADLINE, className="headline", **POLITE),
         html.Div([tools, run], className="card"),
         html.Div(
             [
                 html.Div(words, id=INSPECTOR, className="inspector", **POLITE),
-                html.Div(gaps, id=GAPS, className="gaps"),
+                Markup(html=gaps, id=GAPS, className="gaps"),
             ],
             className="card pair",
         ),
@@ -251,7 +252,7 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                 html.Div(
                     [
                         html.H3("Where the step goes"),
-                        html.Div(causes, id=SPLIT_KEY, className="legend"),
+                        Markup(html=causes, id=SPLIT_KEY, className="legend"),
                         dcc.Graph(id=SPLIT, figure=split, config=still, style=LOW),
                     ],
                     className="card",
