@@ -20,6 +20,8 @@ def batch(lowered: Schedule) -> Schedule:
     """Blocking point-to-point, as Megatron's interleaved schedule communicated until 2023.
 
     A forward and a backward are a step where they alternate, not where all backwards come last.
+    All ranks communicate at once, so that the first takes what the last has made pp - 1 steps
+    after it: with groups of more microbatches than pp, steps before it needs that.
 
     Source: NVIDIA/Megatron-LM, megatron/schedules.py and p2p_communication.py of 2021:
     send_forward_backward_recv_forward_backward, whose requests are waited for.
@@ -50,15 +52,21 @@ def _batch(
     """
     num_ranks, num_ops = len(offsets) - 1, len(kind)
     received = np.full((2, num_stages * width), -1, np.int32)  # RECV_F and RECV_B
+    nth = np.zeros((2, num_stages * width), np.int32)  # of its row's forwards, or backwards
     longest = num_transfers = 0
     for rank in range(num_ranks):
         longest = max(longest, offsets[rank + 1] - offsets[rank])
-    for at in range(num_ops):
-        if 5 <= kind[at] <= 8:
-            num_transfers += 1
-        if kind[at] == 6 or kind[at] == 8:
+        num_made = np.zeros(2, np.int32)
+        for at in range(offsets[rank], offsets[rank + 1]):
             cell = np.int64(stage[at]) * width + microbatch[at]
-            received[0 if kind[at] == 6 else 1, cell] = at
+            if kind[at] < 3:
+                way = min(kind[at], 1)
+                nth[way, cell] = num_made[way]
+                num_made[way] += 1
+            elif 5 <= kind[at] <= 8:
+                num_transfers += 1
+                if kind[at] % 2 == 0:
+                    received[0 if kind[at] == 6 else 1, cell] = at
     most = num_ops + num_transfers  # a wait has a transfer before it
     new_offsets, work = np.zeros(num_ranks + 1, np.int64), np.empty(longest + 1, np.int64)
     new_stage, new_microbatch = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -71,6 +79,7 @@ def _batch(
                 work[count] = at
                 count += 1
         work[count] = stop
+        ahead = np.zeros(2, np.int64)  # of the work: up to here each way's receives are posted
         due = -1  # where the transfers begin that are not yet waited for
         joins = False  # whether the next op is the backward of a step that its forward begins
         for here in range(count):
@@ -81,17 +90,24 @@ def _batch(
                 joins = before == 1 or after == 0
             if not follows:
                 for one in range(here, here + 2 if joins else here + 1):
-                    op = work[one]
-                    if kind[op] > 2:
+                    if kind[work[one]] > 2:
                         continue
-                    way, cell = min(kind[op], 1), np.int64(stage[op]) * width + microbatch[op]
-                    receive = received[way, cell]
-                    if receive >= 0:
-                        received[way, cell] = -1
-                        due = fill if due < 0 else due
-                        new_stage[fill], new_kind[fill] = stage[receive], kind[receive]
-                        new_microbatch[fill] = microbatch[receive]
-                        fill += 1
+                    way = min(kind[work[one]], 1)
+                    now = nth[way, np.int64(stage[work[one]]) * width + microbatch[work[one]]]
+                    while ahead[way] < count:
+                        op = work[ahead[way]]
+                        cell = np.int64(stage[op]) * width + microbatch[op]
+                        if kind[op] < 3 and min(kind[op], 1) == way and received[way, cell] >= 0:
+                            maker = cell - width if way == 0 else cell + width
+                            takes = min(nth[way, cell], nth[way, maker] + num_ranks)
+                            if takes > now:
+                                break
+                            receive, received[way, cell] = received[way, cell], -1
+                            due = fill if due < 0 else due
+                            new_stage[fill], new_kind[fill] = stage[receive], kind[receive]
+                            new_microbatch[fill] = microbatch[receive]
+                            fill += 1
+                        ahead[way] += 1
                 if due >= 0:
                     new_stage[fill], new_kind[fill], new_microbatch[fill] = new_stage[due], 12, -1
                     fill, due = fill + 1, -1

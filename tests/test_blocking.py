@@ -1,5 +1,7 @@
 """Blocking transfers: the compiled rows are those that the rule gives, op by op, in Python."""
 
+from collections import defaultdict
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,19 +61,40 @@ def one_by_one(lowered):
     return Schedule.of(rows)
 
 
+def way(op):
+    """F of a forward, B of a backward, None of the rest."""
+    return {Kind.F: Kind.F, Kind.B: Kind.B, Kind.I: Kind.B}.get(op.kind)
+
+
 def step_by_step(lowered):
-    """Between two steps what the last one made and what the next one takes goes together."""
+    """Between two steps what the last one made and what the next one takes goes together.
+
+    The first rank takes what the last has made a pipeline's length later, if that is before need.
+    """
     known = {op for row in lowered.rows for op in row}
+    nth = {}  # forward or backward of its rank
+    for row in lowered.rows:
+        for kind in (Kind.F, Kind.B):
+            made = [op for op in row if way(op) == kind]
+            nth |= {(op.stage, kind, op.microbatch): n for n, op in enumerate(made)}
     rows = []
     for all_ops in lowered.rows:
         work = [op for op in all_ops if not is_transfer(op)]
+        taken = defaultdict(list)  # by forward or backward, and which of them
+        for op in work:
+            for receive in message(op, "receive", known):
+                maker = op.stage + (-1 if way(op) == Kind.F else 1)
+                late = nth[maker, way(op), op.microbatch] + lowered.num_ranks
+                own = nth[op.stage, way(op), op.microbatch]
+                taken[way(op), min(own, late)].append(receive)
         kinds = [Kind.F, *(op.kind for op in work), Kind.B, None]  # before and after the row
         row, due, at = [], [], 0
         while at < len(work):
             before, ahead, back, after = kinds[at : at + 4]
             both = at + 1 < len(work) and (ahead, back) == (Kind.F, Kind.B)
             step = work[at : at + 1 + (both and (before == Kind.B or after == Kind.F))]
-            due += [m for op in step for m in message(op, "receive", known)]
+            for op in step:
+                due += taken[way(op), nth.get((op.stage, way(op), op.microbatch))]
             row += due + [wait(move.stage) for move in due[:1]] + step
             due = [m for op in step for m in message(op, "send", known)]
             at += len(step)
