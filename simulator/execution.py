@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from simulator import engine, events, streams
 from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
 from simulator.batches import batch
+from simulator.blocking import block
 from simulator.costs import Costs
 from simulator.costs.sharding import gathers_ahead, is_aligned
 from simulator.dialects import check_transfers, is_lowered
 from simulator.fabric import Fabric
-from simulator.homes import checked_homes
+from simulator.homes import checked_homes, stages_held
 from simulator.job import Plan
 from simulator.longest_path import contends, play
 from simulator.lower import (
-    block,
     lower,
     post_receives_early,
     reduce_at_end,
@@ -239,6 +239,7 @@ def _reductions(rows: Schedule, plan: Plan) -> Schedule:
 
 def homes_of(rows: Schedule) -> dict[int, tuple[int, ...]]:
     """The ranks that hold each stage."""
-    held = np.zeros((rows.num_stages, rows.num_ranks), bool)
-    held[rows.stage, rows.rank] = True
-    return {stage: tuple(np.flatnonzero(row).tolist()) for stage, row in enumerate(held)}
+    homes: dict[int, list[int]] = {stage: [] for stage in range(rows.num_stages)}
+    for rank, stage in np.argwhere(stages_held(rows)).tolist():
+        homes[stage].append(rank)
+    return {stage: tuple(ranks) for stage, ranks in homes.items()}

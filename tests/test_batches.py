@@ -15,9 +15,14 @@ from simulator.simulate import simulate_uniform
 LATENCY = 0.25
 
 
-def run(pp, vpp, num_microbatches, executor="auto", latency=LATENCY):
+def run(pp, vpp, num_microbatches, executor="auto", latency=LATENCY, group=None):
     plan = Plan(
-        schedule="interleaved", pp=pp, vpp=vpp, num_microbatches=num_microbatches, p2p="blocking"
+        schedule="interleaved",
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=num_microbatches,
+        microbatch_group_size=group,
+        p2p="blocking",
     )
     return simulate_uniform(plan, 1.0 * vpp, 2.0 * vpp, latency=latency, executor=executor)
 
@@ -32,6 +37,16 @@ def test_each_of_m_v_steps_and_of_the_filling_pays_a_batch_s_latency(sizes):
     alone = 3.0 * (m * vpp + pp - 1)
     batches = m * vpp + vpp * pp + pp - 3
     assert run(pp, vpp, m).report.step_time == pytest.approx(alone + batches * LATENCY)
+
+
+@given(SIZES, st.integers(0, 5))
+def test_groups_larger_than_pp_pay_v_minus_1_latencies_more_for_each_microbatch_more(sizes, more):
+    pp, vpp, groups = sizes
+    m = groups * (pp + more)
+    report = run(pp, vpp, m, group=pp + more).report
+    alone = 3.0 * (m * vpp + pp - 1)
+    batches = m * vpp + vpp * pp + pp - 3 + (vpp - 1) * more
+    assert report.step_time == pytest.approx(alone + batches * LATENCY)
 
 
 @given(SIZES)

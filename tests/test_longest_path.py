@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulator import engine
 from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
+from simulator.blocking import block
 from simulator.costs import uniform
 from simulator.costs.memory import memory_samples
 from simulator.fabric import Fabric, Ring, ideal
@@ -17,7 +18,6 @@ from simulator.job import Plan
 from simulator.load import load_job
 from simulator.longest_path import contends, longest_path, play
 from simulator.lower import (
-    block,
     lower,
     post_receives_early,
     reduce_at_end,
