@@ -79,7 +79,8 @@ def _batch(
                 work[count] = at
                 count += 1
         work[count] = stop
-        ahead = np.zeros(2, np.int64)  # of the work: up to here each way's receives are posted
+        # of the work: how far each way's receives are posted, of how many ops, and how many began
+        ahead, posted, begun = np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(2, np.int64)
         due = -1  # where the transfers begin that are not yet waited for
         joins = False  # whether the next op is the backward of a step that its forward begins
         for here in range(count):
@@ -93,21 +94,24 @@ def _batch(
                     if kind[work[one]] > 2:
                         continue
                     way = min(kind[work[one]], 1)
-                    now = nth[way, np.int64(stage[work[one]]) * width + microbatch[work[one]]]
                     while ahead[way] < count:
                         op = work[ahead[way]]
-                        cell = np.int64(stage[op]) * width + microbatch[op]
-                        if kind[op] < 3 and min(kind[op], 1) == way and received[way, cell] >= 0:
-                            maker = cell - width if way == 0 else cell + width
-                            takes = min(nth[way, cell], nth[way, maker] + num_ranks)
-                            if takes > now:
-                                break
-                            receive, received[way, cell] = received[way, cell], -1
-                            due = fill if due < 0 else due
-                            new_stage[fill], new_kind[fill] = stage[receive], kind[receive]
-                            new_microbatch[fill] = microbatch[receive]
-                            fill += 1
+                        if kind[op] < 3 and min(kind[op], 1) == way:
+                            cell = np.int64(stage[op]) * width + microbatch[op]
+                            receive = received[way, cell]
+                            if receive >= 0 and posted[way] > begun[way]:  # early, or not yet
+                                maker = cell - width if way == 0 else cell + width
+                                if nth[way, maker] + num_ranks > begun[way]:
+                                    break
+                            if receive >= 0:
+                                received[way, cell] = -1
+                                due = fill if due < 0 else due
+                                new_stage[fill], new_kind[fill] = stage[receive], kind[receive]
+                                new_microbatch[fill] = microbatch[receive]
+                                fill += 1
+                            posted[way] += 1
                         ahead[way] += 1
+                    begun[way] += 1
                 if due >= 0:
                     new_stage[fill], new_kind[fill], new_microbatch[fill] = new_stage[due], 12, -1
                     fill, due = fill + 1, -1

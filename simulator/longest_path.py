@@ -232,12 +232,11 @@ def _play(
                 start[op] = now  # when it was posted, until both ends are
                 pending[rank] += 1
                 if not np.isnan(start[other]):
-                    is_send = what == 5 or what == 7
+                    is_send, there = what == 5 or what == 7, home[other]
                     send = op if is_send else other
-                    receive = other if is_send else op
-                    route = route_of[home[send], home[receive]]
-                    boundary = stage[send] - (1 if kind[send] == 7 else 0)
-                    part = 0 if len(slice_tokens) == 1 else microbatch[send] % len(slice_tokens)
+                    route = route_of[rank, there] if is_send else route_of[there, rank]
+                    boundary = stage[op] - (1 if what == 6 or what == 7 else 0)  # of both ends
+                    part = 0 if len(slice_tokens) == 1 else microbatch[op] % len(slice_tokens)
                     share = slice_tokens[part]
                     begins = max(start[op], start[other])
                     leaves = begins
@@ -246,12 +245,12 @@ def _play(
                         leaves += size * seconds_per_byte[route]
                     arrives = leaves + (route_latency[route] + share * boundary_gather[boundary])
                     sent[send] = leaves
-                    for half in (send, receive):
-                        start[half], end[half] = begins, arrives
-                        there = home[half]
-                        pending[there] -= 1
-                        latest[there] = max(latest[there], arrives)
-                    there = home[other]
+                    start[op] = start[other] = begins
+                    end[op] = end[other] = arrives
+                    pending[rank] -= 1
+                    pending[there] -= 1
+                    latest[rank] = max(latest[rank], arrives)
+                    latest[there] = max(latest[there], arrives)
                     if blocked[there]:
                         blocked[there] = False
                         stack[depth] = there
