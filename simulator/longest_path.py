@@ -247,9 +247,10 @@ def _play(
                     sent[send] = leaves
                     start[op] = start[other] = begins
                     end[op] = end[other] = arrives
-                    for one in (rank, np.int64(there)):
-                        pending[one] -= 1
-                        latest[one] = max(latest[one], arrives)
+                    pending[rank] -= 1
+                    pending[there] -= 1
+                    latest[rank] = max(latest[rank], arrives)
+                    latest[there] = max(latest[there], arrives)
                     if blocked[there]:
                         blocked[there] = False
                         stack[depth] = there
