@@ -13,6 +13,7 @@ from simulator.schedule import Schedule
 from simulator.schedules import schedules
 from tests.plans import rows_of
 from validator import pytorch_rows, train
+from validator.backports import has_kind
 from validator.pytorch_rows import lowered_by_pytorch, why_not
 
 CLOSE = 1e-12  # float64, gradients of order 1
@@ -124,7 +125,7 @@ def test_looped_bfs_class_runs_and_is_recorded(workers):
 @pytest.mark.parametrize("pp", [2, 4])
 def test_lowering_equals_pytorchs_where_its_runtime_can_run_the_rows(name, pp):
     schedule = rows(name, pp, 2 * pp)
-    if why_not(schedule) is None:
+    if why_not(schedule) is None and (has_kind("OVERLAP_F_B") or not schedule.paired.any()):
         assert lower(schedule) == lowered_by_pytorch(schedule)
 
 

@@ -16,7 +16,6 @@ from validator.stage import Stage, loss_of, tokens_of
 from validator.transfers import (
     buffers,
     fill,
-    keep_connected,
     loop_back,
     stage_through_host,
 )
@@ -53,7 +52,6 @@ class Player:
         self.num_stages = lowered.num_stages
         self.stages = [self._stage(index, module, device) for index, module in modules.items()]
         self.looped = looped or session.transfers == "looped"
-        keep_connected(self.stages)
         if self.looped:
             loop_back(self.stages)
         elif session.transfers == "staged":

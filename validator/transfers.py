@@ -12,22 +12,11 @@ import torch
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage
 
-__all__ = ["buffers", "fill", "keep_connected", "loop_back", "stage_through_host"]
+__all__ = ["buffers", "fill", "loop_back", "stage_through_host"]
 
 Pending = dict[int, list[tuple[torch.Tensor, torch.Tensor]]]  # microbatch: host, device
 
-FIRST_WORDS = "_get_init_p2p_neighbors_ops"  # of neighbours, by which they connect; older torch
-VOTES = ("_warmup_forward_vote", "_warmup_backward_result")  # the same in later ones
-
-
-def keep_connected(stages: Iterable[PipelineStage]) -> None:
-    """Let neighbours send nothing to connect: timing the links has connected them.
-
-    A stage whose neighbour is on its own rank would send to that, which gloo cannot.
-    """
-    for stage in stages:
-        if hasattr(stage, FIRST_WORDS):
-            setattr(stage, FIRST_WORDS, list)
+VOTES = ("_warmup_forward_vote", "_warmup_backward_result")  # by which neighbours connect
 
 
 def stage_through_host(stages: Iterable[PipelineStage]) -> None:
