@@ -3,7 +3,8 @@
     python benchmarks/dashboard.py [--moves 15] [--loads 5] [--url http://127.0.0.1:8050/]
 
 A move is a key press on a slider's thumb; it ends when plotly has drawn the timeline of the answer.
-A load is a new browser context, nothing cached; it ends when the timeline is drawn. Panning drags
+A load is a new browser context, nothing cached; it ends when the timeline is drawn (first_loads.py
+says why it is not Playwright's). Panning drags
 the timeline by mouse, to and fro, over a part of the step; a frame is the time between two of the
 browser's animation frames while the button is down, with the answers that arrive meanwhile. Needs
 Chromium and the extras `dashboard` and `dev`.
@@ -17,6 +18,7 @@ import sys
 import time
 from urllib.parse import urlencode
 
+from first_loads import first_loads
 from playwright.sync_api import sync_playwright
 
 JOBS = {  # what is moved, and the goal [ms]
@@ -78,10 +80,9 @@ def main():
 
 
 def measure(url, moves, loads):
+    say("first load", first_loads(url, loads, FIRST), 2000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        times = [load(browser, url) for _ in range(loads)]
-        say("first load", times, 2000)
         for name, (query, goal) in JOBS.items():
             times, nbytes = moved(browser, url + "?" + urlencode({"v": 1, **query}), moves)
             say(f"slider move, {name}", times, goal)
@@ -99,15 +100,6 @@ def measure(url, moves, loads):
                 flush=True,
             )
         browser.close()
-
-
-def load(browser, url):
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    page.goto(url, wait_until="commit")
-    taken = page.evaluate(FIRST)
-    context.close()
-    return taken
 
 
 def moved(browser, url, moves):

@@ -11,6 +11,7 @@ from dashboard.figures.detail import Window
 from dashboard.figures.marks import BUBBLE, CHAIN, bubble_marks
 from dashboard.layout.headline import headline, legend, split_key
 from dashboard.layout.inspector import bubble_at, gap_buttons, hint, inspected
+from dashboard.layout.markup import markup
 from dashboard.links import link_use
 from dashboard.runs import run_of
 from dashboard.theme import Look
@@ -62,12 +63,12 @@ def answer(
     fresh = {name for name, key in now.items() if before.get(name) != key}
     return (
         figure,
-        headline(run.report, state.tokens, state.price),
-        legend(kinds) if "legend" in fresh else no_update,
+        markup(headline(run.report, state.tokens, state.price)),
+        markup(legend(kinds)) if "legend" in fresh else no_update,
         split.figure(run.report, look),
-        split_key(run.report),
+        markup(split_key(run.report)),
         grid.figure(run.job, look, state.group) if "grid" in fresh else no_update,
-        gap_buttons(run),
+        markup(gap_buttons(run)),
         words,
         {"height": high} if "height" in fresh else no_update,
         now,

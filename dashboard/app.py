@@ -5,6 +5,7 @@ number of users and workers may share it. Every script and style is served from 
 """
 
 import logging
+import re
 
 from dash import Dash, ctx, set_props
 
@@ -13,6 +14,7 @@ from dashboard.callbacks import shell
 from dashboard.layout.shell import shell as frame
 from dashboard.notice import failed, refused
 from dashboard.pages import pages
+from dashboard.scripts import PLOTLY, Quick, serve_plotly
 from dashboard.serving import harden
 from dashboard.theme import LIGHT
 from simulator.kernel import compile_all
@@ -20,22 +22,20 @@ from simulator.kernel import compile_all
 __all__ = ["app", "create", "server"]
 
 LOG = logging.getLogger("bubblescope.dashboard")
-PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js"
-INDEX = f"""<!DOCTYPE html>
+INDEX = """<!DOCTYPE html>
 <html lang="en">
     <head>
-        {{%metas%}}
-        <title>{{%title%}}</title>
-        {{%favicon%}}
-        {{%css%}}
-        <link rel="preload" as="script" href="{PLOTLY}">
+        {%metas%}
+        <title>{%title%}</title>
+        {%favicon%}
+        {%css%}
     </head>
     <body>
-        {{%app_entry%}}
+        {%app_entry%}
         <footer>
-            {{%config%}}
-            {{%scripts%}}
-            {{%renderer%}}
+            {%config%}
+            {%scripts%}
+            {%renderer%}
         </footer>
     </body>
 </html>"""
@@ -44,7 +44,7 @@ INDEX = f"""<!DOCTYPE html>
 def create() -> Dash:
     """The app with all of its pages, ready to answer at once."""
     compile_all()
-    app = Dash(
+    app = Quick(
         "dashboard",
         title="Bubblescope",
         update_title="",
@@ -60,6 +60,7 @@ def create() -> Dash:
     shell.register(app)
     for page in pages().values():
         page.register(app)
+    serve_plotly(app)
     harden(app)
     _warm_up(app)
     return app
@@ -71,7 +72,9 @@ def _warm_up(app: Dash) -> None:
     from dashboard.exploration import ExploreState
 
     answer(ExploreState(), LIGHT)
-    app.server.test_client().get(PLOTLY, headers={"Accept-Encoding": "gzip"})
+    browser = app.server.test_client()
+    for path in (PLOTLY, *re.findall(r'src="(/_dash-[^"]+)"', browser.get("/").text)):
+        browser.get(path, headers={"Accept-Encoding": "gzip"})
 
 
 def _on_error(error: Exception) -> None:

@@ -12,7 +12,6 @@ from dashboard.improvement import MOST_OPS, Asked, placement
 from dashboard.limits import MOST_PASTE, require_work
 from dashboard.shelf import Token
 from dashboard.state import State
-from dashboard.stuck import stuck
 from simulator.checks import Count, NotNegative, Positive
 from simulator.dialects import is_lowered
 from simulator.errors import validated
@@ -26,7 +25,6 @@ __all__ = ["DesignState", "Draft", "asked_for", "cells_of", "draft_of", "played"
 
 MOST_CELLS = 4_096  # of the grid that is clicked into; more are text only [1]
 _CELL = re.compile(r"row of rank (\d+), column (\d+)")
-_STUCK = re.compile(r"^rank (\d+) .*\[([^\]]+)\]", re.MULTILINE)
 
 
 class DesignState(State):
@@ -95,10 +93,10 @@ def played(text: str, times: tuple[float, float, float], latency: float) -> Draf
         )
     except Deadlock as error:
         small = schedule.num_ops <= MOST_CELLS  # else no grid is shown
-        spots = (stuck(schedule) if small else ()) or _drawn(schedule, error.grid)
+        spots = _cells(schedule, error.spots) if small else ()
         return Draft(schedule=schedule, run=None, error=str(error), spots=spots)
     except ValueError as error:
-        return Draft(schedule=schedule, run=None, error=str(error))
+        return Draft(schedule=schedule, run=None, error=str(error), spots=_cell(str(error)))
     return Draft(schedule=schedule, run=run)
 
 
@@ -197,16 +195,13 @@ def _cell(message: str) -> tuple[tuple[int, int], ...]:
     return ((int(found[1]), int(found[2])),) if found else ()
 
 
-def _drawn(schedule: Schedule, drawn: str) -> tuple[tuple[int, int], ...]:
-    """Where ranks stand, from the drawing of a deadlock, which marks the first 16 in brackets."""
-    spots = []
-    for rank, text in _STUCK.findall(drawn):
-        items = schedule.items(int(rank))
-        if text != "done":
-            op = Op.parse(text)
-            places = [at for at, item in enumerate(items) if item == op or op in tuple(item)]
-            spots += [(int(rank), places[0])] if places else []
-    return tuple(spots)
+def _cells(schedule: Schedule, stuck: tuple[tuple[int, Op], ...]) -> tuple[tuple[int, int], ...]:
+    """Rank and place in its row of each op that a rank is stuck at."""
+    cells = []
+    for rank, op in stuck:
+        items = enumerate(schedule.items(rank))
+        cells += [(rank, at) for at, item in items if item == op or op in tuple(item)][:1]
+    return tuple(cells)
 
 
 def has_halves(schedule: Schedule) -> bool:

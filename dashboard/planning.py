@@ -240,6 +240,7 @@ def _front(space: Space, front: Front) -> list[dict[str, Any]]:
 def _knobs(space: Space, index: int) -> dict[str, Any]:
     """The knobs that vary, and dp."""
     values = point(space, index)
+    values["etp"] = values["etp"] or values["tp"]
     dp = space.num_gpus // (values["tp"] * values["pp"] * values["cp"])
     names = ["tp", "pp", *(k for k in KNOBS if k not in ("tp", "pp"))]
     shown = {k: values[k] for k in names if len(getattr(space, k)) > 1 or k in ("tp", "pp")}

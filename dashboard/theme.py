@@ -126,5 +126,6 @@ def axis(look: Look, title: str = "", **more: Any) -> dict[str, Any]:  # noqa: A
         "tickcolor": look.grid,
         "gridcolor": look.grid,
         "tickfont": {"color": look.muted},
+        "ticklabeloverflow": "allow",  # else the browser lays the page out for each of them
         **more,
     }

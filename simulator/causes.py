@@ -23,9 +23,10 @@ NONE = -1
 _F, _B, _I, _W, _OPTIMIZER = (
     int(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W, Kind.OPTIMIZER)
 )
-_SEND_F, _RECV_F, _SEND_B, _RECV_B, _REDUCE_GRAD = (
-    int(kind) for kind in (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B, Kind.REDUCE_GRAD)
+_SEND_F, _RECV_F, _SEND_B, _RECV_B = (
+    int(kind) for kind in (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)
 )
+_UNSHARD, _REDUCE_GRAD = int(Kind.UNSHARD), int(Kind.REDUCE_GRAD)
 
 
 def causes(timeline: Timeline) -> Index:
@@ -85,7 +86,7 @@ def _sweep(
     made = np.full((2, size), -1, np.int32)  # F, and B or I, of stage + 1 and microbatch + 1
     sent = np.full((2, size), -1, np.int32)  # SEND_F and SEND_B
     received = np.full((2, size), -1, np.int32)
-    num_reduces = 0
+    num_rings = 0
     for i in range(num_spans):
         what, key = kind[i], (int(stage[i]) + 1) * width + microbatch[i] + 1
         if what <= _I:
@@ -94,14 +95,17 @@ def _sweep(
             sent[0 if what == _SEND_F else 1, key] = i
         elif what in (_RECV_F, _RECV_B):
             received[0 if what == _RECV_F else 1, key] = i
-        elif what == _REDUCE_GRAD:
-            num_reduces += 1
-    num_ranks = int(rank[num_spans - 1]) + 1 if num_spans > 0 and num_reduces > 0 else 0
-    reduced = np.full((num_ranks, num_stages), -1, np.int32)
-    if num_reduces > 0:
-        for i in range(num_spans):
-            if kind[i] == _REDUCE_GRAD:
-                reduced[rank[i], stage[i]] = i
+        elif what in (_REDUCE_GRAD, _UNSHARD):
+            num_rings += 1
+    num_ranks = int(rank[num_spans - 1]) + 1 if num_spans > 0 and num_rings > 0 else 0
+    # of a rank and stage: its reduction, and its first gathering
+    rings = np.full((2, num_ranks, num_stages), -1, np.int32)
+    if num_rings > 0:
+        for i in range(num_spans - 1, -1, -1):
+            if kind[i] == _REDUCE_GRAD and rings[0, rank[i], stage[i]] < 0:
+                rings[0, rank[i], stage[i]] = i
+            elif kind[i] == _UNSHARD:
+                rings[1, rank[i], stage[i]] = i
 
     cause = np.full(num_spans, -1, np.int32)
     unsettled = at = 0
@@ -130,12 +134,17 @@ def _sweep(
                 local = made[1, key]
                 if local >= 0 and kind[local] != _I:
                     local = -1
-            elif num_reduces > 0:
-                message = reduced[here, stage[i]]
+            elif num_rings > 0:
+                message = rings[0, here, stage[i]]
             if local >= 0 and rank[local] == here and (last < 0 or end[local] > end[last]):
                 last = local
             if message >= 0 and (last < 0 or end[message] > end[last]):
                 last = message
+            if what == _F and num_rings > 0:
+                weights = rings[1, here, stage[i]]
+                came = weights >= 0 and end[weights] <= start[i]
+                if came and (last < 0 or end[weights] > end[last]):
+                    last = weights
             cause[i] = last
             if start[i] > 0 and (last < 0 or end[last] < start[i]):
                 unsettled += 1
@@ -227,11 +236,11 @@ def _implied(
             made[0 if kind[i] == _F else 1, np.int64(stage[i]) * width + microbatch[i]] = i
         elif kind[i] > _OPTIMIZER:
             num_others += 1
-    reduced = np.full((num_ranks if num_others > 0 else 0, num_stages), -1, np.int32)
+    rings = np.full((2, num_ranks if num_others > 0 else 0, num_stages), -1, np.int32)
     if num_others > 0:
         for i in range(num_spans):
-            if kind[i] == _REDUCE_GRAD:
-                reduced[rank[i], stage[i]] = i
+            if kind[i] == _REDUCE_GRAD or kind[i] == _UNSHARD:
+                rings[0 if kind[i] == _REDUCE_GRAD else 1, rank[i], stage[i]] = i
     cause = np.empty(num_spans, np.int32)
     at, ended, before = 0, -1, -1  # compute of this rank: that ended last, that started last
     for i in range(num_spans):
@@ -251,9 +260,13 @@ def _implied(
         if what == _F:
             if stage[i] > 0:
                 origin = made[0, key - width]
+            if num_others > 0:
+                message = rings[1, here, stage[i]]
+                if message >= 0 and end[message] > start[i]:
+                    message = -1  # of the next step's weights
         elif what == _OPTIMIZER:
             if num_others > 0:
-                message = reduced[here, stage[i]]
+                message = rings[0, here, stage[i]]
         elif what == _W or stage[i] == num_stages - 1:
             origin = made[1 if what == _W else 0, key]
         else:

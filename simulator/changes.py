@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.attribution import Path, Pieces, pieces
-from simulator.job import GPU, Job, Link
+from simulator.job import GPU, Job, Link, Plan
 from simulator.schedule import Kind
 from simulator.system import System, on_hardware, remade
 
-__all__ = ["CONSTANTS", "Change", "changes"]
+__all__ = ["CONSTANTS", "Change", "changes", "quantities"]
 
 CONSTANTS = "constants of the communication library"
 COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
@@ -63,24 +63,45 @@ def quantities(job: Job) -> dict[str, Faster]:
         "cluster.gpu.host_overhead": lambda job, by: _with_gpu(
             job, host_overhead=job.cluster.gpu.host_overhead / by
         ),
-        "cluster.intra_node.bandwidth": lambda job, by: _with_link(
-            job, "intra_node", bandwidth=job.cluster.intra_node.bandwidth * by
-        ),
-        "cluster.intra_node.latency": lambda job, by: _with_link(
-            job, "intra_node", latency=job.cluster.intra_node.latency / by
-        ),
-        "cluster.inter_node.bandwidth": lambda job, by: _with_link(
-            job, "inter_node", bandwidth=job.cluster.inter_node.bandwidth * by
-        ),
-        "cluster.inter_node.latency": lambda job, by: _with_link(
-            job, "inter_node", latency=job.cluster.inter_node.latency / by
-        ),
     }
+    for name in ("intra_node", "inter_node"):
+        found |= _link_quantities(name)
     if job.cluster.oversubscription > 1:  # an uplink's rate is a NIC's over this
         whole = found["cluster.inter_node.bandwidth"]
         found["cluster.inter_node.bandwidth"] = lambda job, by: _with_uplink(whole(job, by), by)
         found["cluster.oversubscription"] = lambda job, by: _with_uplink(job, 1 / by)
+    return found | _host_quantities(job.plan)
+
+
+def _host_quantities(plan: Plan) -> dict[str, Faster]:
+    """Of the hosts: their links, memory and drives, as far as the plan uses them."""
+    found: dict[str, Faster] = {}
+    if plan.offload != "none":
+        found["cluster.host_memory_bandwidth"] = _with_host_memory
+    used = {
+        "host_link": plan.offload != "none" or plan.offload_activations,
+        "nvme": plan.offload == "nvme",
+    }
+    for name in (name for name, uses in used.items() if uses):
+        found |= _link_quantities(name)
     return found
+
+
+def _link_quantities(name: str) -> dict[str, Faster]:
+    """Rate and latency of one of the cluster's links."""
+    fields = ("bandwidth", "latency")
+    return {f"cluster.{name}.{field}": partial(_with_faster_link, name, field) for field in fields}
+
+
+def _with_host_memory(job: Job, by: float) -> Job:
+    value = job.cluster.host_memory_bandwidth * by
+    cluster = job.cluster.model_copy(update={"host_memory_bandwidth": value})
+    return job.model_copy(update={"cluster": cluster})
+
+
+def _with_faster_link(name: str, field: str, job: Job, by: float) -> Job:
+    value = getattr(getattr(job.cluster, name), field)
+    return _with_link(job, name, **{field: value / by if field == "latency" else value * by})
 
 
 def _with_gpu(job: Job, **values: object) -> Job:

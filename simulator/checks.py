@@ -38,12 +38,12 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
-def require_divides(what: str, total: int, by: str, divisor: int) -> None:
+def require_divides(what: str, total: int, by: str, divisor: int, otherwise: str = "") -> None:
     """Raise the one error of sizes that do not divide, with the values that do."""
     if total % divisor:
         fits = [d for d in range(1, min(total, 4096) + 1) if total % d == 0]
         near = sorted(sorted(fits, key=lambda d: abs(d - divisor))[:8])
         raise ValueError(
             f"{by} is {divisor}, but it must divide {what} = {total}; "
-            f"use one of {', '.join(map(str, near))}"
+            f"use one of {', '.join(map(str, near))}{otherwise}"
         )

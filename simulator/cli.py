@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["main"]
 
@@ -106,7 +106,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         description="See, predict and verify how a large language model is cut over GPUs.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
     verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
     for name, text in VERBS.items():
         child = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -117,7 +117,17 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    from importlib.metadata import version
+class _Version(argparse.Action):
+    """Prints the version. A class because argparse wants one; its own reads it in every run."""
 
-    return f"bubblescope {version('bubblescope')}"
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:  # noqa: ANN401
+        del dest
+        nowhere = argparse.SUPPRESS
+        super().__init__(option_strings, dest=nowhere, default=nowhere, nargs=0, **settings)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Print it and stop."""
+        from importlib.metadata import version
+
+        print(f"bubblescope {version('bubblescope')}")
+        parser.exit()

@@ -194,7 +194,7 @@ def _check_kinds(schedule: Schedule, kinds: Iterable[Kind], dialect: str) -> Non
 
 
 def check_transfers(schedule: Schedule) -> None:
-    """Every op from another rank is received before, and every transfer has both of its ends."""
+    """What an op needs stands before it in its row, and every transfer has both of its ends."""
     rows = list(schedule.rows)
     home: dict[tuple[int, bool, int], int] = {}
     sent: dict[Op, int] = {}
@@ -205,7 +205,7 @@ def check_transfers(schedule: Schedule) -> None:
             elif op.kind.is_send:
                 sent[op] = rank
     for rank, row in enumerate(rows):
-        received = set()
+        received, stands = set(), {op: column for column, op in enumerate(row)}
         for column, op in enumerate(row):
             forward = op.kind in (Kind.F, Kind.RECV_F)
             source = op.stage - 1 if forward else op.stage + 1
@@ -221,12 +221,29 @@ def check_transfers(schedule: Schedule) -> None:
                 away = home.get((source, forward, op.microbatch), rank) != rank
                 if away and receive not in received:
                     missing = f"{receive} does not stand before it"
+            late = [need for need in _needs(op) if stands.get(need, column) > column]
+            if late and not missing:
+                missing = f"{late[0]}, which it needs, stands after it"
             if missing:
                 raise ValueError(f"row of rank {rank}, column {column} is {op}, but {missing}")
     for op, rank in sent.items():
         raise ValueError(
             f"row of rank {rank}, column {rows[rank].index(op)} is {op}, but nothing receives it"
         )
+
+
+def _needs(op: Op) -> list[Op]:
+    """What comes before an op on its own rank, if it stands there."""
+    stage, _, microbatch = op
+    back = [Op(stage, kind, microbatch) for kind in (Kind.B, Kind.I)]
+    if op.kind in (Kind.B, Kind.I):
+        above = [Op(stage + 1, kind, microbatch) for kind in (Kind.B, Kind.I)]
+        return [Op(stage, Kind.F, microbatch), *above]
+    if op.kind is Kind.F:
+        return [Op(stage - 1, Kind.F, microbatch)] if stage else []
+    if op.kind is Kind.SEND_F:
+        return [Op(stage, Kind.F, microbatch)]
+    return back if op.kind in (Kind.W, Kind.SEND_B) else []
 
 
 def _place(schedule: Schedule, at: int) -> str:

@@ -2,8 +2,9 @@
 
 A rank is a SimPy process that walks its row. Its compute stream is serial; SEND and RECV are
 posted and do not block; a transfer starts when both ends are posted; compute waits for its input.
-REDUCE_GRAD and UNSHARD are posted likewise; OPTIMIZER waits for its stage's reduction. Nothing here
-knows a schedule by name: a schedule that would hang on real GPUs hangs here, and says why.
+REDUCE_GRAD and UNSHARD are posted likewise; OPTIMIZER waits for its stage's reduction, and a
+stage's first F for the gathering of its weights, where that stands before it in the row. Nothing
+here knows a schedule by name: one that would hang on real GPUs hangs here, and says why.
 """
 
 from array import array
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.costs import Costs
 from simulator.fabric import Fabric
-from simulator.grid import grid
+from simulator.grid import grid, spots
 from simulator.matching import Transfers, match, transfers
 from simulator.network import Network, Path
 from simulator.schedule import Deadlock, Kind, Schedule
@@ -100,6 +101,7 @@ class _Run:
         self.at = lowered.offsets[:-1].tolist()  # where each rank waits, or its end
         matches = match(lowered)
         self.needs = array("i", matches.needs.tobytes())
+        self.gate = array("i", matches.gate.tobytes())
         self.peer = array("i", matches.peer.tobytes())
         self._prepare(transfers(lowered, matches))
         self.arrive = self._arrival()
@@ -134,7 +136,8 @@ class _Run:
         self.env.run()
         start, end = np.array(self.start), np.array(self.end)
         if np.isnan(end[self.lowered.kind != Kind.WAIT]).any():
-            raise Deadlock(self._stuck(), grid(self.lowered, self.at))
+            stand = (self.lowered, self.at)
+            raise Deadlock(self._stuck(), grid(*stand), spots(*stand))
         return ordered(self.lowered, start, end)
 
     def _post_receives(self, rank: int, first: int, stop: int) -> int:
@@ -153,10 +156,14 @@ class _Run:
         instant, arrive, under_way, stands = self.instant, self.arrive, self.under_way, self.stands
         timeout, event_of, now = simpy.Timeout, simpy.Event, 0.0
         row = slice(first, stop)
-        for op, action, need, took in zip(
-            range(first, stop), self.action[row], self.needs[row], self.seconds[row], strict=True
-        ):
+        columns = (self.action[row], self.needs[row], self.gate[row], self.seconds[row])
+        for op, action, need, gate, took in zip(range(first, stop), *columns, strict=True):
             if action <= SECOND:
+                if gate != NONE and not arrived[gate]:
+                    at[rank] = op
+                    waiting[gate] = event = event_of(env)
+                    yield event
+                    now = env.now
                 if need != NONE and not arrived[need]:
                     at[rank] = op
                     waiting[need] = event = event_of(env)
@@ -265,7 +272,9 @@ class _Run:
                 )
                 head = f"rank {rank} before {lowered.op(after)}"
             else:
-                needs, head = [self.needs[op]], f"rank {rank} at {lowered.op(op)}"
+                both = [self.needs[op], self.gate[op]]
+                needs = [end for end in both if end != NONE and not self.arrived[end]]
+                head = f"rank {rank} at {lowered.op(op)}"
             stuck.append(f"{head} waits for {', '.join(map(self._missing, needs))}")
         return "schedule cannot finish: " + "; ".join(stuck[:8])
 

@@ -67,6 +67,7 @@ def run(
         lowered.kind,
         lowered.paired,
         matches.needs,
+        matches.gate,
         matches.peer,
         *prepared,
         rings.first,
@@ -132,6 +133,7 @@ def _run(
     kind: NDArray[np.int8],
     paired: NDArray[np.bool_],
     needs: Index,
+    gate: Index,
     peer: Index,
     seconds: Column,
     path: Index,
@@ -252,7 +254,9 @@ def _run(
                     if what <= 4:
                         double = op > offsets[rank] and paired[op - 1]
                         if np.isnan(start[op]):
-                            need = int(needs[op])
+                            need = int(gate[op])
+                            if need < 0 or not np.isnan(end[need]):
+                                need = int(needs[op])
                             if need >= 0 and np.isnan(end[need]):
                                 waits_for[rank] = need
                                 break

@@ -13,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import engine, events, streams
+from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
+from simulator.batches import batch
+from simulator.blocking import block
 from simulator.costs import Costs
+from simulator.costs.sharding import gathers_ahead, is_aligned
 from simulator.dialects import check_transfers, is_lowered
 from simulator.fabric import Fabric
-from simulator.homes import checked_homes
+from simulator.homes import checked_homes, stages_held
 from simulator.job import Plan
 from simulator.longest_path import contends, play
 from simulator.lower import (
-    block,
     lower,
     post_receives_early,
     reduce_at_end,
@@ -186,7 +189,8 @@ def with_transfers(schedule: Schedule, plan: Plan) -> Schedule:
     Rows of one's own may come with both, and with the collectives of PyTorch's runtime, which are
     left out here: the plan says which there are.
     """
-    how = {"blocking": block, "in_turn": take_turns, "overlapped": post_receives_early}[plan.p2p]
+    blocking = batch if plan.schedule == "interleaved" else block
+    how = {"blocking": blocking, "in_turn": take_turns, "overlapped": post_receives_early}[plan.p2p]
     if not is_lowered(schedule):
         return how(lower(schedule))
     rows = without(schedule, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)
@@ -217,16 +221,25 @@ def synchronise(rows: Schedule, plan: Plan) -> Schedule:
         )
     shared, offloaded = plan.replicas * copies > 1, plan.offload != "none"
     if offloaded or (shared and plan.zero_stage < 2):  # later stages reduce in every backward
-        reduce = reduce_when_ready if plan.overlap_grad_reduce else reduce_at_end
-        rows = reduce(rows)
+        rows = _reductions(rows, plan)
+    gathers = offloaded or (shared and plan.zero_stage in (1, 2))
+    ahead = gathers and gathers_ahead(plan)
+    if ahead:  # of the weights that the step before has made
+        rows = unshard_aligned(rows) if is_aligned(plan) else unshard_ahead(rows)
     rows = step_optimizer(rows)
-    if offloaded or (shared and plan.zero_stage in (1, 2)):
-        rows = unshard_after_step(rows)
-    return rows
+    return unshard_after_step(rows) if gathers and not ahead else rows
+
+
+def _reductions(rows: Schedule, plan: Plan) -> Schedule:
+    """Add each stage's reduction where the plan and its framework have it."""
+    if not plan.overlap_grad_reduce:
+        return reduce_at_end(rows)
+    return reduce_aligned(rows) if is_aligned(plan) else reduce_when_ready(rows)
 
 
 def homes_of(rows: Schedule) -> dict[int, tuple[int, ...]]:
     """The ranks that hold each stage."""
-    held = np.zeros((rows.num_stages, rows.num_ranks), bool)
-    held[rows.stage, rows.rank] = True
-    return {stage: tuple(np.flatnonzero(row).tolist()) for stage, row in enumerate(held)}
+    homes: dict[int, list[int]] = {stage: [] for stage in range(rows.num_stages)}
+    for rank, stage in np.argwhere(stages_held(rows)).tolist():
+        homes[stage].append(rank)
+    return {stage: tuple(ranks) for stage, ranks in homes.items()}

@@ -203,7 +203,7 @@ class _Wiring:
         """
         groups = self.gpus[list(ranks)].reshape(-1, self.plan.tp).T  # (tp, members)
         members = groups[0]
-        many, spanned = len(members), len(np.unique(self.node[members]))
+        many, spanned = len(members), len(set(self.node[members].tolist()))
         load = {} if many == 1 else self._loads(groups, spanned)
         intra, inter = self.cluster.intra_node, self.cluster.inter_node
         rings = []

@@ -67,14 +67,19 @@ class Framework(Value):
     )
     p2p: Literal["overlapped", "blocking", "in_turn"] = Field(
         "overlapped",
-        description="transfers between stages; an interleaved schedule posts its sends and "
-        "receives together, and is never blocking; in_turn does one at a time",
+        description="transfers between stages; blocking, an interleaved schedule posts all that is "
+        "due together; in_turn does one at a time, without interleaving alone",
     )
     overlap_grad_reduce: bool = Field(
         False, description="gradients are reduced while the backward still runs"
     )
     overlap_param_gather: bool = Field(
         False, description="updated weights are gathered while the next forward runs"
+    )
+    align_collectives: bool = Field(
+        True,
+        description="with several chunks a rank, all ranks start a chunk's overlapped reduction or "
+        "gathering at the same moment, between its backwards or forwards",
     )
     grad_bucket: Positive | None = Field(
         None, description="parameters in one bucket of the overlapped reduction; one bucket [1]"
@@ -100,9 +105,24 @@ class Framework(Value):
         False, description="tensor-parallel communication is cut and runs beside its own product"
     )
 
+    block_attention: bool = Field(
+        False,
+        description="context parallelism puts blocks of attention together by other kernels, "
+        "in fp32, whatever the plan's cp_comm",
+    )
     fused_softmax: bool = Field(True, description="scale, mask and softmax are one kernel")
     fused_norm: bool = Field(True, description="a normalisation is one kernel")
     fused_activation: bool = Field(True, description="bias and activation are one kernel")
+    weighted_activation: bool = Field(
+        False,
+        description="the router's weights multiply within the experts' activation, so that the "
+        "experts' outputs need not be kept",
+    )
+    loose_experts: bool = Field(
+        False,
+        description="kernels of their own clamp what the experts' activation reads, and weight, "
+        "add and put together the experts' biases, in fp32",
+    )
     fused_residual: bool = Field(True, description="bias, dropout and residual are one kernel")
     fused_rotary: bool = Field(True, description="rotary positions are one kernel")
     fused_accumulation: bool = Field(
@@ -121,7 +141,7 @@ class Framework(Value):
         1.0, description="speed of matrix products with the libraries of its time, of today's [1]"
     )
     fp8_inputs: bool = Field(
-        False, description="products in fp8 keep their inputs in fp8 for the backward"
+        False, description="products in fp8 or nvfp4 keep their inputs so for the backward"
     )
     fused_optimizer: bool = Field(True, description="Adam is one kernel over many tensors")
     logits_dtype: Literal["fp32", "weights"] = Field(
@@ -148,6 +168,12 @@ class Framework(Value):
         0.0,
         description="least time of a layer's forward and backward, for each tensor-parallel GPU, "
         "where a pipeline crosses nodes [s]",
+    )
+
+    overlapped_host: NotNegative = Field(
+        0.0,
+        description="host time that a layer of experts takes more where a schedule overlaps its "
+        "forward with another's backward [s]",
     )
 
     transfer_stall: NotNegative = Field(
@@ -245,22 +271,25 @@ def plan_defaults(
     pp: int,
     vpp: int = 1,
     recompute: str = "none",
+    recompute_modules: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """The plan's fields that the framework decides; options without effect are left out.
+
+    Selective recomputation that names no modules is that of eager attention's core.
 
     >>> plan_defaults(load_framework("megatron-lm-2021"), dtype="fp16", tp=1, dp=1, pp=2)
     {'grad_dtype': 'fp16', 'attention': 'eager', 'p2p': 'blocking'}
     """
     values: dict[str, Any] = {name: getattr(framework, name) for name in PLAN_FIELDS}
-    weights = "bf16" if dtype == "fp8" else dtype
+    weights = "bf16" if dtype in ("fp8", "nvfp4") else dtype
     values["grad_dtype"] = "fp32" if framework.grad_dtype == "fp32" else weights
-    if recompute == "selective":
+    if recompute == "selective" and recompute_modules is None:
         values["attention"] = "eager"
     if tp == 1:
         values["sequence_parallel"] = False
     if tp == 1 or pp == 1 or values["sequence_parallel"]:
         values["scatter_gather"] = True
-    if pp == 1 or vpp > 1:
+    if pp == 1 or (vpp > 1 and values["p2p"] == "in_turn"):
         values["p2p"] = "overlapped"
     if dp == 1:
         values["zero_stage"] = 0

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from simulator.schedule import Schedule
+from simulator.schedule import Kind, Op, Schedule
 
-__all__ = ["grid"]
+__all__ = ["grid", "spots"]
 
 BEFORE, AFTER = 3, 4  # ops shown on each side of the spot
 MOST_RANKS = 16
@@ -36,3 +36,21 @@ def grid(schedule: Schedule, at: Sequence[int]) -> str:
     if len(at) > MOST_RANKS:
         lines.append(f"and {len(at) - MOST_RANKS} more ranks")
     return "\n".join(lines)
+
+
+def spots(schedule: Schedule, at: Sequence[int]) -> tuple[tuple[int, Op], ...]:
+    """Each rank that has not finished, and its op at index `at[rank]` of the columns.
+
+    A rank that stands still for its transfers is shown at the op that follows.
+
+    >>> spots(Schedule.parse("0B0,0F0" + chr(10) + "1F0,1B0"), [0, 4])
+    ((0, 0B0),)
+    """
+    found = []
+    for rank, first in enumerate(at):
+        stop = int(schedule.offsets[rank + 1])
+        after = (i for i in range(first, stop) if schedule.kind[i] != Kind.WAIT)
+        index = next(after, stop - 1)
+        if first < stop:
+            found.append((rank, schedule.op(index)))
+    return tuple(found)

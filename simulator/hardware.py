@@ -47,7 +47,7 @@ class GPU(Value):
         description="speed of products in a long run, which power limits, over a short burst's [1]",
     )
     fp8_efficiency: Share = Field(
-        0.7, description="share of the fp8 peak that a very large GEMM reaches [1]"
+        0.7, description="share of the fp8 or nvfp4 peak that a very large GEMM reaches [1]"
     )
     flash2_share: Share = Field(
         1.0, description="speed of FlashAttention-2 over that of the GPU's own kernel [1]"

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from simulator.kernel import kernel
 from simulator.schedule import Kind, Schedule
 
-__all__ = ["checked_homes"]
+__all__ = ["checked_homes", "stages_held"]
 
 Homes = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -21,6 +21,21 @@ def checked_homes(schedule: Schedule) -> Homes:
     if not right:
         _refuse(schedule)
     return homes[0], homes[1]
+
+
+def stages_held(rows: Schedule) -> NDArray[np.bool_]:
+    """Whether a rank runs anything of a stage, shape (num_ranks, num_stages)."""
+    held = np.zeros((rows.num_ranks, rows.num_stages), np.bool_)
+    _hold(rows.offsets, rows.stage, held)
+    return held
+
+
+@kernel
+def _hold(offsets: NDArray[np.int64], stage: NDArray[np.int32], held: NDArray[np.bool_]) -> None:
+    """Mark the stages of every rank."""
+    for rank in range(len(offsets) - 1):
+        for at in range(offsets[rank], offsets[rank + 1]):
+            held[rank, stage[at]] = True
 
 
 @kernel

@@ -7,6 +7,7 @@ src/transformers/models/*/configuration_*.py and configuration_utils.py.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from simulator.attention_windows import text_of, window_of
 from simulator.errors import validated
 from simulator.job import Model
 
@@ -15,7 +16,7 @@ __all__ = ["SUPPORTED", "model_from_config"]
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
 
-SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe")
+SPARSE = ("deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "qwen3_moe")
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -42,7 +43,7 @@ def model_from_config(config: Config, name: str, seq_len: int | None = None) -> 
     fields = SUPPORTED[model_type](config)
     if seq_len is not None:
         fields["seq_len"] = seq_len
-    return validated(Model, {"name": name, **fields, **_window(config, model_type)}, "model")
+    return validated(Model, {"name": name, **fields, **window_of(config, model_type)}, "model")
 
 
 def _model_type(config: Config) -> str:
@@ -168,6 +169,7 @@ def _deepseek(config: Config) -> Fields:
         "kv_lora_rank": _require(config, "kv_lora_rank"),
         "qk_rope_head_dim": _require(config, "qk_rope_head_dim"),
         "v_head_dim": _require(config, "v_head_dim"),
+        "num_nextn_predict_layers": config.get("num_nextn_predict_layers") or 0,
     }
 
 
@@ -218,28 +220,49 @@ def _gpt2(config: Config) -> Fields:
     }
 
 
-def _window(config: Config, model_type: str) -> Fields:
-    """The window of attention; Qwen has one in the layers after its first so many alone."""
-    windows = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096, "qwen3_moe": 4096}
-    if model_type not in (*windows, "mixtral", "phi3"):
-        return {}
-    window = config.get("sliding_window", windows.get(model_type))
-    if window is None:
-        return {}
-    if not model_type.startswith("qwen"):
-        return {"sliding_window": window}
-    layers, full = _require(config, "num_hidden_layers"), config.get("max_window_layers", 28)
-    if not config.get("use_sliding_window", False) or full >= layers:
-        return {}
-    return {"sliding_window": window, "num_full_attention_layers": full}
+def _gemma2(config: Config) -> Fields:
+    """Norms behind attention and feed-forward too; scores and logits are bounded by a tanh."""
+    if config.get("use_bidirectional_attention"):
+        raise ValueError(
+            "config.json's use_bidirectional_attention is true, but attention is causal here; "
+            "leave it out, or use another model"
+        )
+    whole = _gemma({"num_key_value_heads": 4, "max_position_embeddings": 8192} | dict(config))
+    caps = {
+        "attn_logit_softcapping": config.get("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": config.get("final_logit_softcapping", 30.0),
+    }
+    return {**whole, **caps, "post_norm": True}
+
+
+def _gemma3(config: Config) -> Fields:
+    """The text of a model with pictures, or one of text alone; queries and keys are normalised."""
+    absent = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    return {**_gemma2(absent | dict(text_of(config))), "qk_norm": True}
+
+
+def _gpt_oss(config: Config) -> Fields:
+    """Experts with biases, and a trained score a head beside the tokens'."""
+    return {
+        **_gated(config, 8, 64),
+        "bias": _bias(config, bool(config.get("attention_bias", True)), mlp=True),
+        "num_experts": config.get("num_local_experts", 128),
+        "num_experts_per_tok": config.get("num_experts_per_tok", 4),
+        "attention_sinks": True,
+        "swiglu_limit": config.get("swiglu_limit", 7.0),
+    }
 
 
 SUPPORTED: dict[str, Callable[[Config], Fields]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
+    "gpt_oss": _gpt_oss,
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,

@@ -6,8 +6,9 @@ the convenience. Every error is a ValueError of one sentence.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -189,7 +190,8 @@ def _with_habits(plan: Plan, given: Mapping[str, Any]) -> Plan:
     """The plan with its framework's defaults for what the table leaves open."""
     if plan.framework is None:
         return plan
-    sizes = {name: getattr(plan, name) for name in ("dtype", "tp", "dp", "pp", "vpp", "recompute")}
+    names = ("dtype", "tp", "dp", "pp", "vpp", "recompute", "recompute_modules")
+    sizes = {name: getattr(plan, name) for name in names}
     habits = plan_defaults(load_framework(plan.framework), **sizes)
     left = {name: value for name, value in habits.items() if name not in given}
     if plan.zero_stage not in (1, 2) and "zero_stage" in given:
@@ -288,7 +290,13 @@ def _anchored(value: Any, folder: Path) -> Any:  # noqa: ANN401 - any TOML value
 
 
 def _read_preset(folder: Folder, name: str) -> Table:
-    """The table of a preset."""
+    """The table of a preset, to be changed at will."""
+    return deepcopy(_preset(folder, name))
+
+
+@cache
+def _preset(folder: Folder, name: str) -> Table:
+    """What a preset's file says, read once."""
     names = preset_names(folder)
     if name not in names:
         dashed = name.replace("_", "-")

@@ -26,6 +26,7 @@ __all__ = ["Played", "any_overlap", "contends", "longest_path", "play"]
 Column = NDArray[np.float64]
 Index = NDArray[np.int32]
 
+AMID = 9 / 16  # part of the step from whose half to here messages are looked at first [1]
 OVERLAP = 1e-12  # part of the step by which rounding may make two flows overlap [1]
 
 
@@ -76,7 +77,9 @@ def play(
         lowered.kind,
         lowered.microbatch,
         lowered.paired,
+        lowered.rank,
         matches.needs,
+        matches.gate,
         matches.peer,
         costs.seconds,
         costs.tensor_seconds,
@@ -105,15 +108,33 @@ def contends(
     if not fabric.capacity:
         return False
     flows = _flows(lowered.kind, lowered.stage, played.start, played.sent)
-    flows = flows[np.argsort(played.start[flows], kind="stable")]
+    begin, step = played.start[flows], float(np.nanmax(played.end))
     rings = rings_of(fabric, lowered.num_stages, routes)
+    known = (lowered, matches, rings, routes, played)
+    # where messages meet they mostly do so amid the step: a few from there say so soon
+    few = flows[(begin >= step / 2) & (begin <= AMID * step)]
+    return any(
+        any_overlap(*_in_turn(part, *known), rings, len(fabric.capacity), step)
+        for part in (few, flows)
+    )
+
+
+def _in_turn(
+    flows: NDArray[np.int64],
+    lowered: Schedule,
+    matches: Matches,
+    rings: Rings,
+    routes: Routes,
+    played: Played,
+) -> tuple[Column, Column, Index]:
+    """When some flows start, in this order, when their last byte has left, and their paths."""
+    flows = flows[np.argsort(played.start[flows], kind="stable")]
     kind, rank = lowered.kind[flows], lowered.rank
     path = routes.of[rank[flows], rank[np.maximum(matches.peer[flows], 0)]]
     for row, what in enumerate((Kind.REDUCE_GRAD, Kind.UNSHARD)):
         mine = kind == what
         path[mine] = rings.path[row, lowered.stage[flows[mine]]]
-    times = (played.start[flows], played.sent[flows])
-    return any_overlap(*times, path, rings, len(fabric.capacity), float(np.nanmax(played.end)))
+    return played.start[flows], played.sent[flows], path
 
 
 def any_overlap(
@@ -133,7 +154,9 @@ def _play(
     kind: NDArray[np.int8],
     microbatch: Index,
     paired: NDArray[np.bool_],
+    home: Index,
     needs: Index,
+    gate: Index,
     peer: Index,
     seconds: Column,
     tensor_seconds: Column,
@@ -160,17 +183,15 @@ def _play(
     holders, joined = np.zeros((2, num_stages), np.int64), np.zeros((2, num_stages), np.int64)
     begin = np.zeros((2, num_stages))
     members = np.full((2, num_stages), -1, np.int64)
-    has_rings = False
+    num_rings = 0
     for op in range(num_ops):
         if kind[op] == 11 or kind[op] == 9:
             holders[0 if kind[op] == 11 else 1, stage[op]] += 1
-            has_rings = True
-    chain = np.full(num_ops if has_rings else 0, -1, np.int64)
-    home = np.empty(num_ops, np.int32)
+            num_rings += 1
+    chain, where, count = np.empty(num_rings, np.int64), np.empty(num_rings, np.int64), 0
     stack = np.empty(num_ranks, np.int64)
     for rank in range(num_ranks):
         stack[num_ranks - 1 - rank] = rank
-        home[offsets[rank] : offsets[rank + 1]] = rank
     depth, finished = num_ranks, 0
     while depth > 0:
         depth -= 1
@@ -180,11 +201,13 @@ def _play(
         while op < stop:
             what = kind[op]
             if what <= 4:
-                need = needs[op]
+                need, before = needs[op], gate[op]
+                if (need >= 0 and np.isnan(end[need])) or (before >= 0 and np.isnan(end[before])):
+                    break
                 if need >= 0:
-                    if np.isnan(end[need]):
-                        break
                     now = max(now, end[need])
+                if before >= 0:
+                    now = max(now, end[before])
                 if paired[op]:
                     op += 1
                     continue  # it starts together with the next
@@ -195,7 +218,8 @@ def _play(
                     tensor = tensor_seconds[kind[one], stage[one]]
                     alone = (whole - tensor) * factor[rank] + tensor
                     if microbatch[one] >= 0:
-                        alone *= slice_time[microbatch[one] % len(slice_time)]
+                        part = 0 if len(slice_time) == 1 else microbatch[one] % len(slice_time)
+                        alone *= slice_time[part]
                     took += alone
                     start[one] = now
                 if double:
@@ -208,14 +232,12 @@ def _play(
                 start[op] = now  # when it was posted, until both ends are
                 pending[rank] += 1
                 if not np.isnan(start[other]):
-                    is_send = what == 5 or what == 7
+                    is_send, there = what == 5 or what == 7, home[other]
                     send = op if is_send else other
-                    receive = other if is_send else op
-                    route = route_of[home[send], home[receive]]
-                    boundary = stage[send] - (1 if kind[send] == 7 else 0)
-                    share = 1.0
-                    if microbatch[send] >= 0:
-                        share = slice_tokens[microbatch[send] % len(slice_tokens)]
+                    route = route_of[rank, there] if is_send else route_of[there, rank]
+                    boundary = stage[op] - (1 if what == 6 or what == 7 else 0)  # of both ends
+                    part = 0 if len(slice_tokens) == 1 else microbatch[op] % len(slice_tokens)
+                    share = slice_tokens[part]
                     begins = max(start[op], start[other])
                     leaves = begins
                     size = share * boundary_bytes[boundary]
@@ -223,12 +245,12 @@ def _play(
                         leaves += size * seconds_per_byte[route]
                     arrives = leaves + (route_latency[route] + share * boundary_gather[boundary])
                     sent[send] = leaves
-                    for half in (send, receive):
-                        start[half], end[half] = begins, arrives
-                        there = home[half]
-                        pending[there] -= 1
-                        latest[there] = max(latest[there], arrives)
-                    there = home[other]
+                    start[op] = start[other] = begins
+                    end[op] = end[other] = arrives
+                    pending[rank] -= 1
+                    pending[there] -= 1
+                    latest[rank] = max(latest[rank], arrives)
+                    latest[there] = max(latest[there], arrives)
                     if blocked[there]:
                         blocked[there] = False
                         stack[depth] = there
@@ -240,14 +262,16 @@ def _play(
             elif what == 11 or what == 9:
                 group, ring = (0 if what == 11 else 1), stage[op]
                 begin[group, ring] = max(begin[group, ring], now)
-                chain[op] = members[group, ring]
-                members[group, ring] = op
+                chain[count], where[count] = members[group, ring], op
+                members[group, ring] = count
+                count += 1
                 joined[group, ring] += 1
                 if joined[group, ring] == holders[group, ring]:
                     begins = begin[group, ring]
                     flow, late = ring_flow[group, ring], ring_latency[group, ring]
-                    one = op
-                    while one >= 0:
+                    link = members[group, ring]
+                    while link >= 0:
+                        one, link = where[link], chain[link]
                         start[one], sent[one] = begins, begins + flow
                         end[one] = begins + flow + late
                         there = home[one]
@@ -255,7 +279,6 @@ def _play(
                             blocked[there] = False
                             stack[depth] = there
                             depth += 1
-                        one = chain[one]
             op += 1
         clock[rank], at[rank] = now, op
         if op < stop:

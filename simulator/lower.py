@@ -8,13 +8,14 @@ moment, so both ends of a pair list their transfers in one order and no pair can
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.grid import grid
-from simulator.homes import checked_homes
+from simulator.grid import grid, spots
+from simulator.homes import checked_homes, stages_held
 from simulator.kernel import kernel
-from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule, awaited
+from simulator.schedule import NO_MICROBATCH, Deadlock, Kind, Op, Schedule
 
 __all__ = [
-    "block",
+    "insert",
+    "last_backward",
     "lower",
     "post_receives_early",
     "reduce_at_end",
@@ -23,8 +24,6 @@ __all__ = [
     "unshard_after_step",
     "without",
 ]
-
-Numbers = tuple[int, int, int, int]  # stage, kind, microbatch, paired
 
 
 def lower(schedule: Schedule) -> Schedule:
@@ -172,7 +171,8 @@ def _deadlock(schedule: Schedule, cursor: NDArray[np.int64]) -> Deadlock:
         for at in (first, first + 1)[: 1 + int(schedule.paired[first])]
         if not ready(schedule.op(at))
     ]
-    return Deadlock(_stuck(heads, schedule.num_stages - 1), grid(schedule, cursor.tolist()))
+    stand = (schedule, cursor.tolist())
+    return Deadlock(_stuck(heads, schedule.num_stages - 1), grid(*stand), spots(*stand))
 
 
 def post_receives_early(lowered: Schedule) -> Schedule:
@@ -219,75 +219,9 @@ def _receives_first(
     return new_stage, new_kind, new_microbatch, new_paired
 
 
-def block(lowered: Schedule) -> Schedule:
-    """Blocking point-to-point, as Megatron's non-interleaved schedules communicate.
-
-    A rank receives an op's input right before the op and sends its result right after it, and
-    stands still meanwhile. A send and the next op's receive over the same pair of ranks go
-    together, Megatron's `send_forward_recv_backward`; other transfers go one after the other.
-
-    Source: NVIDIA/Megatron-LM, core/pipeline_parallel/schedules.py and p2p_communication.py.
-
-    >>> print(block(lower(Schedule.parse("0F0,0B0" + chr(10) + "1F0,1B0"))))
-    0F0,0SEND_F0,0RECV_B0,0WAIT,0B0
-    1RECV_F0,1WAIT,1F0,1B0,1SEND_B0,1WAIT
-    """
-    needs = awaited(lowered).tolist()
-    home = dict(zip(zip(*_ids(lowered), strict=True), lowered.rank.tolist(), strict=True))
-    rows = []
-    for rank in range(lowered.num_ranks):
-        first, stop = int(lowered.offsets[rank]), int(lowered.offsets[rank + 1])
-        row: list[Numbers] = []
-        open_to = -1  # the peer of sends that are posted and not yet waited for
-        for at in range(first, stop):
-            op = lowered.op(at)
-            if op.kind.is_receive:
-                continue  # posted by the op that needs it
-            if op.kind.is_send:
-                peer = _peer(op, home)
-                if open_to not in (-1, peer):
-                    row.append((op.stage, int(Kind.WAIT), NO_MICROBATCH, 0))
-                row.append((*op, 0))
-                open_to = peer
-                continue
-            needed = [needs[at]] + ([needs[at + 1]] if lowered.paired[at] else [])
-            if at > first and lowered.paired[at - 1]:
-                needed = []  # its partner has received for both
-            for receive in (need for need in needed if need >= 0):
-                message = lowered.op(receive)
-                peer = _peer(message, home)
-                if open_to not in (-1, peer):
-                    row.append((op.stage, int(Kind.WAIT), NO_MICROBATCH, 0))
-                row.append((*message, 0))
-                open_to = peer
-            if open_to != -1 and op.kind.is_compute:
-                row.append((op.stage, int(Kind.WAIT), NO_MICROBATCH, 0))
-                open_to = -1
-            row.append((*op, int(lowered.paired[at])))
-        if open_to != -1:
-            row.append((lowered.op(stop - 1).stage, int(Kind.WAIT), NO_MICROBATCH, 0))
-        rows.append(np.array(row, np.int32).reshape(-1, 4))
-    return Schedule.of(rows)
-
-
-def _ids(lowered: Schedule) -> tuple[list[int], list[int], list[int]]:
-    return lowered.stage.tolist(), lowered.kind.tolist(), lowered.microbatch.tolist()
-
-
-def _peer(transfer: Op, home: dict[tuple[int, int, int], int]) -> int:
-    """The rank at the other end of a transfer."""
-    other, step = {
-        Kind.SEND_F: (Kind.RECV_F, 1),
-        Kind.RECV_F: (Kind.SEND_F, -1),
-        Kind.SEND_B: (Kind.RECV_B, -1),
-        Kind.RECV_B: (Kind.SEND_B, 1),
-    }[transfer.kind]
-    return home[transfer.stage + step, int(other), transfer.microbatch]
-
-
 def reduce_when_ready(lowered: Schedule) -> Schedule:
     """Add each stage's REDUCE_GRAD right after its last backward: overlapped with what follows."""
-    last = _last_backward(lowered)
+    last = last_backward(lowered)
     return _insert(lowered, last, lowered.stage[last], Kind.REDUCE_GRAD)
 
 
@@ -337,7 +271,7 @@ def _stuck(heads: list[tuple[int, Op]], last: int) -> str:
     return f"schedule cannot finish: {shown}{more}"
 
 
-def _last_backward(lowered: Schedule) -> NDArray[np.intp]:
+def last_backward(lowered: Schedule) -> NDArray[np.intp]:
     """Index of each (rank, stage)'s last backward op, in order."""
     backward = np.flatnonzero(np.isin(lowered.kind, (Kind.B, Kind.W)))
     key = lowered.rank[backward].astype(np.int64) * lowered.num_stages + lowered.stage[backward]
@@ -347,8 +281,7 @@ def _last_backward(lowered: Schedule) -> NDArray[np.intp]:
 
 def _append(lowered: Schedule, kind: Kind) -> Schedule:
     """Add an op of this kind at the end of the row for every stage on the rank."""
-    held = np.unique(lowered.rank.astype(np.int64) * lowered.num_stages + lowered.stage)
-    rank, stage = np.divmod(held, lowered.num_stages)
+    rank, stage = np.nonzero(stages_held(lowered))
     return _insert(lowered, lowered.offsets[rank + 1] - 1, stage, kind)
 
 
@@ -356,8 +289,21 @@ def _insert(
     lowered: Schedule, after: NDArray[np.integer], stage: NDArray[np.integer], kind: Kind
 ) -> Schedule:
     """Add an op of this kind and these stages after each of these indices."""
-    at = after + 1
-    added = np.bincount(lowered.rank[after], minlength=lowered.num_ranks)
+    return insert(lowered, after + 1, lowered.rank[after], stage, kind)
+
+
+def insert(
+    lowered: Schedule,
+    at: NDArray[np.integer],
+    rank: NDArray[np.integer],
+    stage: NDArray[np.integer],
+    kind: Kind,
+) -> Schedule:
+    """Add ops of this kind and these stages before these indices, in the rows of these ranks.
+
+    Of several at one index, those of lower ranks must come first.
+    """
+    added = np.bincount(rank, minlength=lowered.num_ranks)
     return Schedule(
         lowered.offsets + np.concatenate([[0], np.cumsum(added)]),
         np.insert(lowered.stage, at, stage),

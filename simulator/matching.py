@@ -18,6 +18,7 @@ class Matches(NamedTuple):
     """For each op of a lowered schedule the index of another, or -1; shape (num_ops,)."""
 
     needs: Index  # of a compute op: the RECV or REDUCE_GRAD that it waits for
+    gate: Index  # of a stage's first F after its UNSHARD in the row: that UNSHARD
     peer: Index  # of a SEND or RECV: the other end
 
 
@@ -38,10 +39,10 @@ def match(lowered: Schedule) -> Matches:
         ValueError: one end of a transfer is missing or stands twice.
     """
     columns = (lowered.offsets, lowered.stage, lowered.kind, lowered.microbatch)
-    needs, peer, right = _match(*columns, lowered.num_stages, lowered.num_microbatches)
+    needs, gate, peer, right = _match(*columns, lowered.num_stages, lowered.num_microbatches)
     if not right:
         raise ValueError(_odd(lowered))
-    return Matches(needs, peer)
+    return Matches(needs, gate, peer)
 
 
 def transfers(lowered: Schedule, matches: Matches | None = None) -> Transfers:
@@ -66,9 +67,10 @@ def _match(
     microbatch: NDArray[np.int32],
     num_stages: int,
     width: int,
-) -> tuple[Index, Index, bool]:
-    """Needs, peers, and whether every transfer has both of its ends once."""
+) -> tuple[Index, Index, Index, bool]:
+    """Needs, gates, peers, and whether every transfer has both of its ends once."""
     needs, peer = np.full(len(kind), -1, np.int32), np.full(len(kind), -1, np.int32)
+    gate = np.full(len(kind), -1, np.int32)
     ends = np.full((4, num_stages * width), -1, np.int32)  # SEND_F, RECV_F, SEND_B, RECV_B
     right, balance = True, 0
     for at in range(len(kind)):
@@ -81,6 +83,7 @@ def _match(
                 ends[kind[at] - 5, cell] = at
     right = right and balance == 0
     reduction = np.full(num_stages, -1, np.int32)  # of the row's stages
+    gathering = np.full(num_stages, -1, np.int32)
     for rank in range(len(offsets) - 1):
         first, stop = offsets[rank], offsets[rank + 1]
         for at in range(first, stop):
@@ -90,10 +93,13 @@ def _match(
             what, cell = kind[at], stage[at] * width + microbatch[at]
             if what == 4:
                 needs[at] = reduction[stage[at]]
+            elif what == 9:
+                gathering[stage[at]] = at
             elif microbatch[at] < 0:
                 continue
             elif what == 0:
                 needs[at] = ends[1, cell]
+                gate[at], gathering[stage[at]] = gathering[stage[at]], -1
             elif what == 1 or what == 2:
                 needs[at] = ends[3, cell]
             elif what == 5 or what == 7:
@@ -109,7 +115,9 @@ def _match(
         for at in range(first, stop):
             if kind[at] == 11:
                 reduction[stage[at]] = -1
-    return needs, peer, right
+            elif kind[at] == 9:
+                gathering[stage[at]] = -1
+    return needs, gate, peer, right
 
 
 def _odd(lowered: Schedule) -> str:

@@ -5,7 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from simulator.checks import Count, Value, Whole, require_divides
+from simulator.checks import Count, Positive, Value, Whole, require_divides
+from simulator.model_rules import check_experts, check_latent, check_limit, check_window
 
 __all__ = ["Model"]
 
@@ -28,6 +29,19 @@ class Model(Value):
     bias: bool = Field(False, description="every linear layer but the logits has a bias")
     qkv_bias: bool = Field(False, description="the query, key, value projection alone has a bias")
     qk_norm: bool = Field(False, description="queries and keys are normalised, head by head")
+    post_norm: bool = Field(
+        False, description="what attention and feed-forward layer give is normalised too"
+    )
+    attention_sinks: bool = Field(False, description="a trained score a head beside the tokens'")
+    attn_logit_softcapping: Positive | None = Field(
+        None, description="bound of the scores of attention, by a tanh; none when left out [1]"
+    )
+    final_logit_softcapping: Positive | None = Field(
+        None, description="bound of the logits, by a tanh; none when left out [1]"
+    )
+    swiglu_limit: Positive | None = Field(
+        None, description="bound of what the gated activation reads; none when left out [1]"
+    )
     norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
     dropout: bool = Field(False, description="trained with dropout, which keeps one-byte masks")
     num_experts: Count = Field(1, description="routed experts of a layer; 1 = a dense model [1]")
@@ -40,6 +54,9 @@ class Model(Value):
         None, description="nodes that a token's experts lie on at most; no limit when left out [1]"
     )
     num_dense_layers: Whole = Field(0, description="first layers, which have no experts [1]")
+    num_nextn_predict_layers: Whole = Field(
+        0, description="modules of multi-token prediction, a layer each, behind the last layer [1]"
+    )
     q_lora_rank: Count | None = Field(
         None, description="width of the compressed queries of latent attention [1]"
     )
@@ -85,62 +102,11 @@ class Model(Value):
             "model.num_key_value_heads",
             self.num_key_value_heads,
         )
-        self._check_experts()
-        self._check_latent()
-        self._check_window()
+        check_experts(self)
+        check_limit(self)
+        check_latent(self)
+        check_window(self)
         return self
-
-    def _check_experts(self) -> None:
-        if self.num_experts_per_tok > self.num_experts:
-            raise ValueError(
-                f"model.num_experts_per_tok is {self.num_experts_per_tok}, but there are "
-                f"{self.num_experts} experts (model.num_experts); use at most that many"
-            )
-        if self.num_dense_layers >= self.num_hidden_layers and self.is_sparse:
-            raise ValueError(
-                f"model.num_dense_layers is {self.num_dense_layers} of {self.num_hidden_layers} "
-                "layers, so that none has experts; use fewer, or leave num_experts out"
-            )
-        for name in (
-            "num_shared_experts",
-            "moe_intermediate_size",
-            "topk_group",
-            "num_dense_layers",
-        ):
-            if not self.is_sparse and getattr(self, name):
-                raise ValueError(
-                    f"model.{name} is {getattr(self, name)}, but model.num_experts is 1; "
-                    "state num_experts, or leave it out"
-                )
-
-    def _check_latent(self) -> None:
-        if self.kv_lora_rank is not None:
-            if self.num_key_value_heads != self.num_attention_heads:
-                raise ValueError(
-                    f"model.kv_lora_rank is {self.kv_lora_rank}, but model.num_key_value_heads is "
-                    f"{self.num_key_value_heads}; latent attention has a key for each of the "
-                    f"{self.num_attention_heads} query heads: leave num_key_value_heads out"
-                )
-            return
-        for name in ("q_lora_rank", "qk_rope_head_dim", "v_head_dim"):
-            if getattr(self, name):
-                raise ValueError(
-                    f"model.{name} is {getattr(self, name)}, but model.kv_lora_rank is left out; "
-                    "latent attention needs it"
-                )
-
-    def _check_window(self) -> None:
-        full = self.num_full_attention_layers
-        if full and self.sliding_window is None:
-            raise ValueError(
-                f"model.num_full_attention_layers is {full}, but model.sliding_window is left "
-                "out, so that all layers are full; state the window, or leave both out"
-            )
-        if full and full >= self.num_hidden_layers:
-            raise ValueError(
-                f"model.num_full_attention_layers is {full} of {self.num_hidden_layers} layers, "
-                "so that none has a window; use fewer, or leave sliding_window out"
-            )
 
     @property
     def window_reach(self) -> float:
@@ -209,7 +175,8 @@ class Model(Value):
         norm = 2 if self.norm == "layernorm" else 1
         embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
         positions = self.seq_len if self.learned_positions else 0
-        return self.layers_parameters + (embeddings + positions + norm) * self.hidden_size
+        rest = (embeddings + positions + norm) * self.hidden_size
+        return self.layers_parameters + rest + self.multi_token_parameters
 
     @property
     def layers_parameters(self) -> int:
@@ -220,10 +187,21 @@ class Model(Value):
         )
 
     @property
+    def multi_token_parameters(self) -> int:
+        """Trained parameters of multi-token prediction: a layer, a projection, three norms. [1]
+
+        Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (arXiv 2412.19437), section 2.2.
+        """
+        norm = (2 if self.norm == "layernorm" else 1) * self.hidden_size
+        one = self.parameters_per_layer + 2 * self.hidden_size**2 + 3 * norm
+        return self.num_nextn_predict_layers * one
+
+    @property
     def num_active_parameters(self) -> int:
         """Parameters that one token meets: all but the experts that it is not sent to. [1]"""
         idle = (self.num_experts - self.num_experts_per_tok) * self.expert_parameters
-        return self.num_parameters - (self.num_hidden_layers - self.num_dense_layers) * idle
+        layers = self.num_hidden_layers - self.num_dense_layers + self.num_nextn_predict_layers
+        return self.num_parameters - layers * idle
 
     @property
     def expert_parameters(self) -> int:
@@ -236,7 +214,12 @@ class Model(Value):
         if not self.is_sparse:
             return self.dense_layer_parameters
         experts = (self.num_experts + self.num_shared_experts) * self.expert_parameters
-        return self._attention_parameters + experts + self.hidden_size * self.num_experts
+        return self._attention_parameters + experts + self.router_parameters
+
+    @property
+    def router_parameters(self) -> int:
+        """Trained parameters of one layer's router. [1]"""
+        return self.num_experts * (self.hidden_size + self.bias)
 
     @property
     def dense_layer_parameters(self) -> int:
@@ -251,15 +234,16 @@ class Model(Value):
 
     @property
     def _attention_parameters(self) -> int:
-        """Attention and the two norms of a layer. [1]
+        """Attention and the norms of a layer. [1]
 
         Latent attention: queries and keys with values come down to a narrow vector, are normalised
         and go up again, and the position part of the key is made beside that. Source: DeepSeek-AI,
         "DeepSeek-V3 Technical Report", 2024 (arXiv 2412.19437), section 2.1.1.
         """
         hidden = self.hidden_size
-        norms = 2 * (2 if self.norm == "layernorm" else 1) * hidden
+        norms = (4 if self.post_norm else 2) * (2 if self.norm == "layernorm" else 1) * hidden
         norms += 2 * self.head_dim if self.qk_norm else 0
+        norms += self.num_attention_heads if self.attention_sinks else 0
         bias = hidden if self.bias else 0
         out = self.value_width * hidden + bias
         if self.kv_lora_rank is None:

@@ -151,8 +151,10 @@ def _follow(table: dict[str, Any], name: str, job: Job) -> None:
         table["schedule"] = "1f1b"
     if name in ("pp", "vpp", "schedule") and table["pp"] * table["vpp"] != job.plan.num_stages:
         table["layers_per_stage"] = None
+    if name == "recompute" and table["recompute"] != "selective":
+        table["recompute_modules"] = None
     if name == "dtype" and table["grad_dtype"] != "fp32":
-        table["grad_dtype"] = table["dtype"]
+        table["grad_dtype"] = "bf16" if table["dtype"] in ("fp8", "nvfp4") else table["dtype"]
     table["dp"] = max(1, job.plan.num_gpus // (table["pp"] * table["tp"] * table["cp"]))
     sequences = table["dp"] * table["micro_batch_size"]
     table["num_microbatches"] = max(1, job.plan.global_batch_size // sequences)

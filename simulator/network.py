@@ -12,10 +12,15 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import simpy
+from simpy.events import EventPriority
 
 __all__ = ["Network", "Path", "Route", "fair_rates"]
 
 Done = Callable[[], None]
+
+LAST = EventPriority(
+    2
+)  # priority of an event that comes after all others of its instant: simpy's are 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ class Network:
         self._env = env
         self._capacity = capacity  # by link [bytes/s]
         self._users: list[dict[_Flow, None]] = [{} for _ in capacity]
+        self._changed: dict[int, None] = {}  # links whose flows came or went at this instant
 
     def path(self, route: Route) -> Path:
         """A route, made ready to send over."""
@@ -149,7 +155,7 @@ class Network:
                 shared = True
             users[flow] = None
         if shared:
-            self._share(flow)
+            self._mark(route)
         else:
             self._set_rate(flow, 1.0 / pace)
 
@@ -178,19 +184,27 @@ class Network:
                 crowded = True
         self._after(flow.after, flow.done)
         if crowded:
-            for other in self._neighbours(flow):
-                self._share(other)
+            self._mark(flow.route)
 
-    def _neighbours(self, flow: _Flow) -> list[_Flow]:
-        """One flow of each group that the finished flow's links still touch."""
-        seen: dict[_Flow, None] = {}
-        heads = []
-        for link in flow.route.links:
-            for other in self._users[link]:
-                if other not in seen:
-                    heads.append(other)
-                    seen.update(self._group(other))
-        return heads
+    def _mark(self, route: Route) -> None:
+        """Share these links anew when all else that happens at this instant has happened."""
+        if not self._changed:
+            event = simpy.Event(self._env)
+            event._ok, event._value = True, None  # as Timeout does
+            event.callbacks = [self._settle]
+            self._env.schedule(event, LAST)
+        self._changed.update(dict.fromkeys(route.links))
+
+    def _settle(self, _: simpy.Event) -> None:
+        """Share once among each group of flows that the changed links touch."""
+        changed, self._changed = self._changed, {}
+        seen: set[_Flow] = set()
+        for link in changed:
+            for flow in self._users[link]:
+                if flow not in seen:
+                    group = self._group(flow)
+                    seen.update(group)
+                    self._share(list(group))
 
     def _group(self, flow: _Flow) -> dict[_Flow, None]:
         """The flows whose rates depend on this one's: those that share a link, and so on."""
@@ -206,9 +220,8 @@ class Network:
                     frontier.extend(fresh)
         return group
 
-    def _share(self, flow: _Flow) -> None:
-        """Give every flow that this one can affect its fair rate from now on."""
-        group = list(self._group(flow))
+    def _share(self, group: list[_Flow]) -> None:
+        """Give flows that affect no others their fair rates from now on."""
         now = self._env.now
         rates = fair_rates([member.route for member in group], self._capacity)
         for member, rate in zip(group, rates, strict=True):

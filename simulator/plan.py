@@ -1,15 +1,25 @@
 """How a job is cut over its GPUs. SI units throughout."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.checks import AtLeastOne, Count, Positive, Value, Whole
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "RecomputeModule"]
+
+# in Megatron-Core's words
+RecomputeModule = Literal[
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"
+]
 
 MOST_OPS = 20_000_000  # forwards and backwards of one step; takes minutes and 10 GB
 MOST_GPUS = 2_000_000
+
+
+def _words(value: object) -> object:
+    """Words with commas between them, one by one."""
+    return tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else value
 
 
 class Plan(Value):
@@ -28,7 +38,12 @@ class Plan(Value):
         description="context parallelism passes keys and values round beside the attention, or "
         "gathers them before it",
     )
-    ep: Count = Field(1, description="expert-parallel size, within cp x dp [1]")
+    ep: Count = Field(
+        1, description="expert-parallel size; etp x ep GPUs lie within tp x cp x dp [1]"
+    )
+    etp: Count | None = Field(
+        None, description="tensor-parallel size of experts, 1 or tp; tp when left out [1]"
+    )
     capacity_factor: Positive | None = Field(
         None,
         description="most tokens of an expert over the even share, padded to it; no limit when "
@@ -40,8 +55,9 @@ class Plan(Value):
     dp: Count = Field(1, description="data-parallel size [1]")
     num_microbatches: Count = Field(1, description="microbatches of one pipeline in one step [1]")
     micro_batch_size: Count = Field(1, description="sequences in one microbatch [1]")
-    dtype: Literal["fp16", "bf16", "fp8"] = Field(
-        "bf16", description="of products; weights and activations of fp8 plans are kept in bf16"
+    dtype: Literal["fp16", "bf16", "fp8", "nvfp4"] = Field(
+        "bf16",
+        description="of products; with fp8 and nvfp4 all else is bf16, weights and logits too",
     )
     grad_dtype: Literal["fp32", "fp16", "bf16"] = Field(
         "fp32", description="of accumulated gradients"
@@ -49,8 +65,15 @@ class Plan(Value):
     attention: Literal["flash", "eager"] = Field("flash", description="attention kernel")
     recompute: Literal["none", "selective", "alternate", "full"] = Field(
         "none",
-        description="activations computed again in the backward: selective = attention core, "
-        "alternate = all but flash attention and every second product",
+        description="activations computed again in the backward: selective = attention core or "
+        "recompute_modules, alternate = all but flash attention and every second product",
+    )
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_words)] | None = (
+        Field(
+            None,
+            description="modules of selective recomputation: core_attn, layernorm, mla_up_proj, "
+            "mlp, moe, moe_act, shared_experts; core_attn when left out",
+        )
     )
     recompute_method: Literal["uniform", "block"] = Field(
         "uniform",
@@ -79,6 +102,9 @@ class Plan(Value):
     )
     offload_activations: bool = Field(
         False, description="kept activations wait in the host's memory for their backward"
+    )
+    offload_num_layers: Count | None = Field(
+        None, description="layers of a stage that offload_activations moves; all [1]"
     )
     scatter_gather: bool = Field(
         True, description="each tensor-parallel peer sends its share of a boundary tensor"
@@ -115,6 +141,11 @@ class Plan(Value):
     )
 
     @property
+    def wide_dtype(self) -> str:
+        """Of weights, attention and all that is no product of a layer: 16 bits."""
+        return "bf16" if self.dtype in ("fp8", "nvfp4") else self.dtype
+
+    @property
     def num_stages(self) -> int:
         """Model stages, pp x vpp. [1]"""
         return self.pp * self.vpp
@@ -130,6 +161,28 @@ class Plan(Value):
         return self.cp * self.dp
 
     @property
+    def expert_tp(self) -> int:
+        """GPUs that split each expert. [1]"""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def expert_replicas(self) -> int:
+        """GPUs that hold the same experts, edp: experts have a grid of their own. [1]
+
+        etp x ep x edp = tp x cp x dp on each pipeline rank. Source: NVIDIA/Megatron-LM,
+        megatron/core/parallel_state.py, initialize_model_parallel (expert_decoder_rank_generator).
+
+        >>> Plan(tp=2, dp=16, ep=32, etp=1).expert_replicas
+        1
+        """
+        return self.tp * self.replicas // (self.expert_tp * self.ep)
+
+    @property
+    def splits_experts(self) -> bool:
+        """Whether experts lie on the GPUs otherwise than the rest of a layer."""
+        return self.ep > 1 or self.expert_tp != self.tp
+
+    @property
     def shards(self) -> int:
         """GPUs that split one copy of what zero_stage splits. [1]"""
         return self.shard_size or self.replicas
@@ -141,16 +194,21 @@ class Plan(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        weights = "bf16" if self.dtype == "fp8" else self.dtype
+        weights = self.wide_dtype
         if self.grad_dtype not in ("fp32", weights):
             raise ValueError(
                 f"plan.grad_dtype is {self.grad_dtype}, but weights are {weights}; "
                 f"use fp32 or {weights}"
             )
-        if self.attention == "flash" and self.recompute == "selective":
+        if (
+            self.attention == "flash"
+            and self.recompute == "selective"
+            and self.recompute_modules is None
+        ):
             raise ValueError(
                 "plan.recompute is selective, but flash attention already recomputes the attention "
-                'core; use recompute = "none", "alternate" or "full", or attention = "eager"'
+                'core; use recompute = "none", "alternate" or "full", name recompute_modules, or '
+                'use attention = "eager"'
             )
         ops = 2 * self.num_stages * self.num_microbatches
         if ops > MOST_OPS:
@@ -173,9 +231,30 @@ class Plan(Value):
         return self
 
     def _check_recompute(self) -> None:
+        self._check_modules()
         given = self.recompute_num_layers is not None or self.recompute_method == "block"
         if given and self.recompute != "full":
             raise ValueError(
                 f"plan.recompute is {self.recompute}, but recompute_method and "
                 'recompute_num_layers are ways of full recomputation; use recompute = "full"'
             )
+
+    def _check_modules(self) -> None:
+        modules = self.recompute_modules
+        if modules is None:
+            return
+        if self.recompute != "selective":
+            raise ValueError(
+                f"plan.recompute is {self.recompute}, but recompute_modules are a way of selective "
+                'recomputation; use recompute = "selective", or leave them out'
+            )
+        if not modules:
+            raise ValueError("plan.recompute_modules names none; name some, or leave it out")
+        for module in modules:
+            if modules.count(module) > 1:
+                raise ValueError(f"plan.recompute_modules names {module} twice; name it once")
+            if "moe" in modules and module in ("moe_act", "shared_experts"):
+                raise ValueError(
+                    f"plan.recompute_modules names moe and {module}, but {module} is a part of "
+                    "moe; leave one of them out"
+                )

@@ -70,8 +70,10 @@ def rings_of(fabric: Fabric, num_stages: int, routes: Routes) -> Rings:
     for row, table in enumerate((fabric.reduces, fabric.gathers)):
         for stage, ring in table.items():
             path[row, stage] = len(routes.latency) + known.setdefault(ring.route, len(known))
-            pace[row, stage] = ring.route.pace(fabric.capacity)
             latency[row, stage] = ring.route.latency
+    paces = np.array([route.pace(fabric.capacity) for route in known])
+    there = path >= 0
+    pace[there] = paces[path[there] - len(routes.latency)] if known else 0.0
     ends = routes.first[-1] + np.cumsum([len(route.links) for route in known], dtype=np.int32)
     return Rings(
         path,

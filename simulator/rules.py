@@ -19,6 +19,7 @@ def check_job(job: "Job") -> None:
         _check_sizes,
         _check_context,
         _check_experts,
+        _check_modules,
         _check_sharding,
         _check_offload,
         _check_cluster,
@@ -63,6 +64,12 @@ def _check_effect(job: "Job") -> None:
             plan.zero_stage > 0,
             f"shard_size is {plan.shard_size}, but plan.zero_stage is 0",
         ),
+        (
+            plan.offload_num_layers is not None,
+            plan.offload_activations,
+            f"offload_num_layers is {plan.offload_num_layers}, but plan.offload_activations is "
+            "false",
+        ),
         (plan.cp_comm != "ring", plan.cp > 1, f"cp_comm is {plan.cp_comm}, but plan.cp is 1"),
     ):
         if given and not needed:
@@ -78,7 +85,10 @@ def _check_layers(job: "Job") -> None:
                 f"plan.pp x plan.vpp is {stages} stages, but model.num_hidden_layers is "
                 f"{layers}: a stage would hold no layer; use at most {layers} stages"
             )
-        require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages)
+        least, more = divmod(layers, stages)
+        counts = ",".join(f"{least + (stage < more)}" for stage in range(stages))
+        otherwise = f", or say what each stage holds, as in plan.layers_per_stage = [{counts}]"
+        require_divides("model.num_hidden_layers", layers, "plan.pp x plan.vpp", stages, otherwise)
     elif len(split) != stages:
         raise ValueError(
             f"plan.layers_per_stage has {len(split)} entries, but there are {stages} stages "
@@ -96,7 +106,9 @@ def _check_sizes(job: "Job") -> None:
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         require_divides(f"model.{name}", getattr(model, name), "plan.tp", tp)
     if job.model.is_sparse:
-        require_divides("the experts' width", model.expert_width, "plan.tp", tp)
+        etp = job.plan.expert_tp
+        of = "plan.tp" if etp == tp else "plan.etp"
+        require_divides("the experts' width", model.expert_width, of, etp)
     if job.plan.sequence_parallel:
         by = "plan.tp" if job.plan.cp == 1 else "plan.tp x plan.cp"
         require_divides("model.seq_len", model.seq_len, by, tp * job.plan.cp)
@@ -139,17 +151,66 @@ def _check_experts(job: "Job") -> None:
                 "(model.num_experts is 1); use ep = 1"
             )
         require_divides("model.num_experts", experts, "plan.ep", plan.ep)
-        require_divides("plan.cp x plan.dp", plan.replicas, "plan.ep", plan.ep)
-        if plan.shard_size is not None:
-            raise ValueError(
-                f"plan.shard_size is {plan.shard_size} and plan.ep is {plan.ep}; hybrid "
-                "sharding of experts is not costed yet: leave one of them out"
-            )
+    _check_expert_grid(job)
+    if plan.splits_experts and plan.shard_size is not None:
+        name = "ep" if plan.ep > 1 else "etp"
+        raise ValueError(
+            f"plan.shard_size is {plan.shard_size} and plan.{name} is {getattr(plan, name)}; "
+            "hybrid sharding of experts is not costed yet: leave one of them out"
+        )
     for name in ("capacity_factor", "expert_imbalance"):
         if not job.model.is_sparse and getattr(plan, name) not in (None, 1.0):
             raise ValueError(
                 f"plan.{name} is {getattr(plan, name):g}, but {job.model.name} has no experts "
                 "(model.num_experts is 1): it would have no effect; leave it out"
+            )
+
+
+def _check_expert_grid(job: "Job") -> None:
+    """Experts are cut over etp x ep GPUs of the tp x cp x dp of a pipeline rank.
+
+    Whole experts in a tensor-parallel group need its members to hold different tokens.
+    Source: NVIDIA/Megatron-LM, megatron/core/parallel_state.py (expert_model_parallel_size) and
+    megatron/core/transformer/moe/moe_layer.py (tensor parallelism needs sequence parallelism).
+    """
+    plan = job.plan
+    if plan.etp is not None and not job.model.is_sparse:
+        raise ValueError(
+            f"plan.etp is {plan.etp}, but {job.model.name} has no experts "
+            "(model.num_experts is 1): it would have no effect; leave it out"
+        )
+    if plan.expert_tp not in (1, plan.tp):
+        split = f", or split as the rest is, etp = {plan.tp}" if plan.tp > 1 else ""
+        raise ValueError(
+            f"plan.etp is {plan.etp}, but plan.tp is {plan.tp}; experts are whole, etp = 1{split}"
+        )
+    if plan.expert_tp == plan.tp:
+        require_divides("plan.cp x plan.dp", plan.replicas, "plan.ep", plan.ep)
+        return
+    size = plan.tp * plan.replicas
+    require_divides("plan.tp x plan.cp x plan.dp", size, "plan.ep", plan.ep)
+    if not plan.sequence_parallel:
+        raise ValueError(
+            f"plan.etp is 1 and plan.tp is {plan.tp} without plan.sequence_parallel: all of its "
+            "GPUs would send the same tokens; use sequence_parallel = true, or leave etp out"
+        )
+
+
+def _check_modules(job: "Job") -> None:
+    model = job.model
+    absent = {
+        "mla_up_proj": (not model.is_latent, "has no latent attention"),
+        "mlp": (model.is_sparse and not model.num_dense_layers, "has no layer without experts"),
+        "moe": (not model.is_sparse, "has no experts"),
+        "moe_act": (not model.is_sparse, "has no experts"),
+        "shared_experts": (not model.num_shared_experts, "has no shared experts"),
+    }
+    for module in job.plan.recompute_modules or ():
+        lacks, why = absent.get(module, (False, ""))
+        if lacks:
+            raise ValueError(
+                f"plan.recompute_modules names {module}, but {model.name} {why}: it would have no "
+                "effect; leave it out"
             )
 
 
@@ -172,6 +233,12 @@ def _check_offload(job: "Job") -> None:
         raise ValueError(
             f"plan.{what} is {getattr(plan, what)}, but {cluster.name} states no "
             "cluster.host_link; state the bandwidth and latency of one GPU's link to its host"
+        )
+    most = max(job.layers_per_stage) + job.model.num_nextn_predict_layers
+    if plan.offload_num_layers is not None and plan.offload_num_layers > most:
+        raise ValueError(
+            f"plan.offload_num_layers is {plan.offload_num_layers}, but no stage has more than "
+            f"{most} layers; use at most {most}, or leave it out for all"
         )
     if plan.offload == "nvme" and cluster.nvme is None:
         raise ValueError(

@@ -24,12 +24,14 @@ NO_MICROBATCH = -1  # ops that concern a stage as a whole, as REDUCE_GRAD and OP
 class Deadlock(ValueError):
     """A schedule that cannot finish: names each stuck rank and what it waits for.
 
-    `grid` draws the rows with the spots marked.
+    `grid` draws the rows with the spots marked; `spots` names each stuck rank's op.
     """
 
-    def __init__(self, message: str, grid: str = "") -> None:
+    def __init__(
+        self, message: str, grid: str = "", spots: tuple[tuple[int, "Op"], ...] = ()
+    ) -> None:
         super().__init__(message)
-        self.grid = grid
+        self.grid, self.spots = grid, spots
 
 
 class Kind(IntEnum):

@@ -4,13 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.kernel import kernel
-from simulator.schedule import Schedule
+from simulator.schedule import Kind, Schedule
 from simulator.timeline import Timeline
 
 __all__ = ["ordered", "reordered"]
 
 Column = NDArray[np.float64]
 Index = NDArray[np.int32]
+Columns = tuple[Index, NDArray[np.int8], Index, Column, Column]
 
 
 def ordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
@@ -28,19 +29,25 @@ def ordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
             start=start,
             end=end,
         )
-    ids = (lowered.stage.copy(), lowered.kind.copy(), lowered.microbatch.copy())
-    own = Schedule(lowered.offsets, *ids, lowered.paired)
-    return reordered(own, start.copy(), end.copy())
+    columns = (lowered.stage, lowered.kind, lowered.microbatch, start, end)
+    total = lowered.num_ops - int(np.count_nonzero(lowered.kind == Kind.WAIT))
+    kinds, times = np.empty(total, np.int8), (np.empty(total), np.empty(total))
+    new = (np.empty(total, np.int32), kinds, np.empty(total, np.int32), *times)
+    return _timeline(lowered, _reorder(lowered.offsets, *columns, *new), new)
 
 
 def reordered(lowered: Schedule, start: Column, end: Column) -> Timeline:
     """The same in the columns of the rows and times, which are lost: a copy takes their memory."""
-    ids = (lowered.stage, lowered.kind, lowered.microbatch)
-    count = _reorder(lowered.offsets, *ids, start, end)
+    columns = (lowered.stage, lowered.kind, lowered.microbatch, start, end)
+    count = _reorder(lowered.offsets, *columns, *columns)
     total = int(count.sum())
-    columns = (*ids, start, end)
     if total < len(start):
         columns = tuple(column[:total].copy() for column in columns)  # type: ignore[assignment]
+    return _timeline(lowered, count, columns)
+
+
+def _timeline(lowered: Schedule, count: NDArray[np.int64], columns: Columns) -> Timeline:
+    """Spans of these columns, so many of each rank."""
     stage, kind, microbatch, start, end = columns
     rank = np.repeat(np.arange(lowered.num_ranks, dtype=np.int32), count)
     return Timeline(rank=rank, stage=stage, kind=kind, microbatch=microbatch, start=start, end=end)
@@ -64,11 +71,17 @@ def _reorder(
     microbatch: Index,
     start: Column,
     end: Column,
+    new_stage: Index,
+    new_kind: NDArray[np.int8],
+    new_microbatch: Index,
+    new_start: Column,
+    new_end: Column,
 ) -> NDArray[np.int64]:
     """Put each row's ops, but for WAIT, in order of start, ties in the row's order.
 
-    Rows follow each other without gaps; returns their lengths. Ops are nearly in order, receives
-    apart from the rest, so that insertion and one merge do it; else the row is sorted.
+    The new columns may be those that are read. Rows follow each other without gaps; returns their
+    lengths. Ops are nearly in order, receives apart from the rest, so that insertion and one merge
+    do it; else the row is sorted.
     """
     num_ranks = len(offsets) - 1
     longest = 0
@@ -132,12 +145,9 @@ def _reorder(
                     b += 1
         for at in range(total):
             old = order[at]
-            stage[fill], kind[fill], microbatch[fill] = (
-                old_stage[old],
-                old_kind[old],
-                old_microbatch[old],
-            )
-            start[fill], end[fill] = old_start[old], old_end[old]
+            new_stage[fill], new_kind[fill] = old_stage[old], old_kind[old]
+            new_microbatch[fill] = old_microbatch[old]
+            new_start[fill], new_end[fill] = old_start[old], old_end[old]
             fill += 1
         count[rank] = total
     return count

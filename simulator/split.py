@@ -45,7 +45,7 @@ SPLIT = (*WORK, *COMMUNICATION, *IDLE)
 ROUNDING = 1e-12  # part of a message's arrival below which a longer way is rounding [1]
 
 _F, _B, _I, _OPTIMIZER = (int(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.OPTIMIZER))
-_RECV_F, _RECV_B = int(Kind.RECV_F), int(Kind.RECV_B)
+_RECV_F, _RECV_B, _UNSHARD = int(Kind.RECV_F), int(Kind.RECV_B), int(Kind.UNSHARD)
 _COMPUTE, _RECOMPUTE, _TENSOR, _STEP, _PIPELINE, _DATA, _WARM_UP, _DRAIN, _DEPENDENCY, _LINK = (
     range(len(SPLIT))
 )
@@ -245,7 +245,7 @@ def _spend(
         if second:
             hidden = 0.0
             if start[i] == start[before] and end[i] == end[before] and kind_step > 0:
-                hidden = (whole + seconds) * (1 - pair_time[stage[before]])
+                hidden = (whole + seconds) * max(0.0, 1 - pair_time[stage[before]])
             if not joined:
                 again += redone
                 exposed = max(0.0, exposed + communicated - hidden)
@@ -282,7 +282,7 @@ def _spend(
                 carried = kind[source]
             way = min(max(arrived - max(done, left), 0.0), gap)
             excess = max(0.0, arrived - left - lone[carried, carrier])
-            if step:
+            if step or carried == _UNSHARD:
                 parts[_DATA, here] += way
             else:
                 if excess <= ROUNDING * max(arrived, 1e-300):

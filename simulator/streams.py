@@ -170,6 +170,7 @@ def _stream(
     chain, where = np.empty(num_rings, np.int64), np.empty(num_rings, np.int64)
     who, count = np.empty(num_rings, np.int64), 0
     reduced = np.full((num_ranks if num_rings > 0 else 0, num_stages), np.nan)  # -1: not yet
+    gathered = np.full((num_ranks if num_rings > 0 else 0, num_stages), np.nan)
     stack = np.empty(num_ranks, np.int64)
     for rank in range(num_ranks):
         stack[num_ranks - 1 - rank] = rank
@@ -202,6 +203,10 @@ def _stream(
                     if reduced[rank, here] < 0:
                         break
                     now = max(now, reduced[rank, here])
+                if what == 0 and num_rings > 0 and not np.isnan(gathered[rank, here]):
+                    if gathered[rank, here] < 0:
+                        break
+                    now = max(now, gathered[rank, here])
                 if origin >= 0:
                     ready, source = made[way, origin], home[origin]
                     if ready < 0:
@@ -238,6 +243,8 @@ def _stream(
                         depth += 1
             else:
                 group = 0 if what == 11 else 1
+                if group == 1:
+                    gathered[rank, here] = -1.0
                 begin[group, here] = max(begin[group, here], now)
                 where[count], who[count] = op, rank
                 chain[count] = members[group, here]
@@ -254,6 +261,8 @@ def _stream(
                         there = who[one]
                         if group == 0:
                             reduced[there, here] = ends
+                        else:
+                            gathered[there, here] = ends
                         if there != rank and blocked[there]:
                             blocked[there] = False
                             stack[depth] = there

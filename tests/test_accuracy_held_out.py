@@ -14,6 +14,7 @@ from simulator.accuracy.scores import score
 from simulator.cli import main
 from simulator.costs.flops import attention_core_flops, model_flops
 from simulator.load import load_job
+from simulator.simulate import simulate
 
 HELD_OUT = tuple(name for name in table_names() if load_table(name).held_out)
 
@@ -74,7 +75,9 @@ def test_what_a_row_cannot_say_leaves_it_out_with_the_reason():
     assert reasons["micro_batch not printed"] == 6
     assert reasons["rowwise scaling of fp8 is not simulated"] == 4
     skipped = {row.id for row in load_table("megatron-bridge").rows if row.text("omitted")}
-    assert "bridge_1" in skipped  # 4-bit products
+    assert skipped == set()
+    rowwise = {row.id for row in load_table("torchtitan").rows if row.text("omitted")}
+    assert "titan_25" in rowwise
 
 
 def test_torchtitan_means_alternate_where_it_says_selective():
@@ -138,8 +141,64 @@ def test_dropped_tokens_are_a_capacity_of_one_and_graphs_are_by_the_recipe():
         if row.text("notes") == "tokendrop" and job.plan.capacity_factor == 1
     }
     assert dropped == {
+        ("DeepSeek-V3", "B200"): "nemo-2",
+        ("DeepSeek-V3", "GB200"): "nemo-2",
         ("Qwen3 30B-A3B", "GB200"): "nemo-2-graph",
         ("Qwen3 30B-A3B", "B200"): "nemo-2-graph",
+        ("Qwen3 235B-A22B", "GB200"): "nemo-2-graph",
         ("Qwen3 235B-A22B", "B200"): "nemo-2",
+        ("Qwen3 235B-A22B", "H100 SXM"): "nemo-2",
         ("Qwen3 30B-A3B", "H100 SXM"): "nemo-2",
     }
+
+
+def test_experts_are_whole_in_tensor_parallel_groups_where_the_recipe_says_so():
+    found = {row.id: job.plan for row, job in jobs("megatron-bridge") if job.plan.etp is not None}
+    copies = {row: plan.expert_replicas for row, plan in found.items()}
+    assert copies == dict.fromkeys((f"bridge_{n}" for n in (33, 65, 76, 77, 92)), 1) | {
+        "bridge_90": 2
+    }
+    assert all(plan.tp == 2 for plan in found.values())
+
+
+def test_seven_rows_hide_the_exchange_of_experts_as_their_recipes_do():
+    found = {row.id for row, job in jobs("megatron-bridge") if job.plan.schedule == "1f1b-overlap"}
+    assert found == {f"bridge_{n}" for n in (28, 31, 33, 59, 64, 65, 90)}
+
+
+def test_the_host_of_overlapped_pairs_gives_the_17_2_s_of_a_run_that_no_table_has():
+    """Qwen3 235B in BF16 on 64 B200, before and after Megatron-Bridge's pull request 1760."""
+    _, job = next(one for one in jobs("megatron-bridge") if one[0].id == "bridge_59")
+    plan = job.plan.model_copy(update={"dtype": "bf16"})
+    with_overlap = simulate(job.model_copy(update={"plan": plan})).report.step_time
+    assert with_overlap == pytest.approx(17.2, rel=0.005)
+    plan = plan.model_copy(update={"schedule": "interleaved"})
+    without = simulate(job.model_copy(update={"plan": plan})).report.step_time
+    assert without < with_overlap  # which was disabled "due to CPU overhead": 16 s
+
+
+def test_deepseek_printed_flops_count_multi_token_prediction_as_ours_do():
+    """Printed TFLOP/s are our FLOP with causal attention counted once, with the module or not."""
+    found = {}
+    for row, job in jobs("megatron-bridge"):
+        if job.model.name != "DeepSeek-V3":
+            continue
+        layers = job.model.num_hidden_layers + job.model.num_nextn_predict_layers
+        causal = model_flops(job.model, 1) - 1.5 * layers * attention_core_flops(job.model)
+        ours = causal / job.model.seq_len * row.number("tokens_per_s_per_gpu") / 1e12
+        found[row.id] = (job.model.num_nextn_predict_layers, ours / row.number("tflops_per_gpu"))
+    assert sum(with_module for with_module, _ in found.values()) == 9
+    assert all(ratio == pytest.approx(1, abs=0.02) for _, ratio in found.values())
+
+
+def test_rows_are_predicted_with_the_modules_and_layers_that_their_recipes_name():
+    plans = {row.id: job.plan for row, job in jobs("megatron-bridge")}
+    assert plans["bridge_90"].recompute_modules == ("mla_up_proj", "mlp")
+    assert plans["bridge_90"].layers_per_stage == (1, *[2] * 30, 0)
+    assert plans["bridge_20"].recompute_modules == ("layernorm", "moe_act")
+    assert plans["bridge_20"].attention == "flash"
+    assert (plans["bridge_6"].offload_activations, plans["bridge_6"].offload_num_layers) == (
+        True,
+        40,
+    )
+    assert plans["bridge_16"].layers_per_stage == (*[4] * 15, 1)

@@ -20,9 +20,11 @@ BACKWARD = (Kind.B, Kind.I)
 def plain(timeline):
     """The same rules, read off one span at a time."""
     rows, deepest = rows_of(timeline), timeline.num_stages - 1
-    where = {}
+    where, gathered = {}, {}
     for at, (rank, stage, kind, microbatch, *_) in enumerate(rows):
         where[kind, stage, microbatch] = where[kind, stage, microbatch, rank] = at
+        if kind == Kind.UNSHARD:
+            gathered.setdefault((stage, rank), at)
 
     def end(at):
         return -np.inf if at is None else rows[at][5]
@@ -42,8 +44,10 @@ def plain(timeline):
         if stream and start < end(stream[-1]):
             stream.pop()
         last = stream[-1] if stream else None
-        local = message = standing = None
+        local = message = weights = standing = None
         if kind == Kind.F:
+            weights = gathered.get((stage, rank))
+            weights = weights if end(weights) <= start else None
             local = made(stage - 1, microbatch, rank, Kind.F)
             message = where.get((Kind.RECV_F, stage, microbatch))
         elif kind in BACKWARD:
@@ -59,7 +63,7 @@ def plain(timeline):
             for other, row in enumerate(rows):
                 if row[0] == rank and row[2] in MESSAGES and row[5] == start:
                     standing = other
-        for candidate in (local, message, standing):
+        for candidate in (local, message, weights, standing):
             if candidate is not None and end(candidate) > end(last):
                 last = candidate
         return last

@@ -22,7 +22,9 @@ def test_alternate_repeats_keys_projection_one_way_up_and_what_is_no_product():
     time = {operator.name: operator.forward for operator in layer_operators(job)}
     products = time["qkv"] / 6 + time["projection"] + time["mlp up"] / 2
     plain = ("attention norm", "mlp norm", "rotary positions", "activation", "attention residual")
-    assert layer_costs(job).again == pytest.approx(products + sum(time[name] for name in plain))
+    assert layer_costs(job).layer.again == pytest.approx(
+        products + sum(time[name] for name in plain)
+    )
 
 
 def test_alternate_keeps_input_queries_values_context_one_wide_tensor_and_output():
@@ -34,7 +36,7 @@ def test_alternate_keeps_input_queries_values_context_one_wide_tensor_and_output
 
 def test_alternate_lies_between_none_and_full_in_time_and_memory():
     found = [job_of(recompute=how) for how in ("none", "alternate", "full")]
-    again = [layer_costs(job).again for job in found]
+    again = [layer_costs(job).layer.again for job in found]
     kept = [saved_layer_bytes(job) for job in found]
     assert again[0] < again[1] < again[2]
     assert kept[0] > kept[1] > kept[2]

@@ -151,3 +151,9 @@ def test_controls_become_a_plan_without_what_is_usual():
     fields = {"pp": 8, "tp": 1, "zero_stage": "1", "dtype": "bf16", "layers_per_stage": "6, 7,7"}
     assert plan_of(fields) == {"pp": 8, "zero_stage": 1, "layers_per_stage": (6, 7, 7)}
     assert state_of({"fields": {"pp": 4}, "model": "gpt3-175b"}) == ExploreState(plan={"pp": 4})
+
+
+def test_modules_of_recomputation_are_words_with_commas_between_them():
+    fields = {"recompute": "selective", "recompute_modules": "layernorm, core_attn"}
+    plan = Plan(**plan_of(fields))
+    assert plan.recompute_modules == ("layernorm", "core_attn")

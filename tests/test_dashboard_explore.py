@@ -234,6 +234,22 @@ def test_a_theme_that_was_chosen_goes_along_to_the_next_page(watched, url):
     watched.wait("window.location.href.endsWith('/compare?v=1&theme=dark')")
 
 
+def test_the_keyboard_zooms_and_pans_by_half_of_what_is_in_view(watched, url):
+    page = opened(watched, url)
+    middle = f"{PLOT}._fullLayout.xaxis.range.reduce((a, b) => a + b) / 2"
+    length = f"{PLOT}._fullLayout.xaxis.range.reduce((a, b) => b - a)"
+    whole, at = page.evaluate(length), page.evaluate(middle)
+    for _ in range(2):
+        page.locator("#zoom-in").press("Enter")
+    watched.wait(f"Math.abs({length} - {whole} / 4) < 1e-6")
+    page.locator("#pan-on").press("Enter")
+    watched.wait(f"Math.abs({middle} - {at + whole / 8}) < 1e-6")
+    for _ in range(9):  # no further than the step begins
+        page.locator("#pan-back").press("Enter")
+    watched.wait(f"Math.abs({middle} - {whole / 8}) < 1e-6")
+    watched.wait("decodeURIComponent(window.location.search).includes('window=[0')")
+
+
 def test_a_zoom_and_a_resize_of_one_moment_are_both_kept(watched, url):
     page = opened(watched, url)
     page.evaluate(

@@ -10,7 +10,7 @@ from plotly.utils import PlotlyJSONEncoder
 
 from dashboard.choice import Choice
 from dashboard.figures import grid, split, timeline
-from dashboard.figures.detail import MOST_BARS, Window, spans_in, whole
+from dashboard.figures.detail import DIGIT, MOST_BARS, NARROW, Window, numbered, spans_in, whole
 from dashboard.figures.shares import shares
 from dashboard.links import link_use
 from dashboard.runs import run_of
@@ -117,6 +117,16 @@ def test_zoomed_in_the_ops_are_exact_and_numbered():
     numbers = [trace for trace in figure["data"] if trace.get("mode") == "text"]
     assert numbers
     assert set(numbers[0]["text"]) <= {str(m) for m in range(512)}
+
+
+def test_a_number_that_the_windows_edge_would_cut_is_left_out():
+    run, view, width = LARGE, Window(40.0, 41.2, 9.5, 21.5), 3 * DIGIT  # 512 microbatches
+    ops = spans_in(run.timeline, view)
+    middle = (run.timeline.start + run.timeline.end) / 2
+    shown = numbered(run.timeline, ops, view, 20.0)
+    for edge in (view.start, view.end):
+        near = [np.abs(middle[some] - edge) * NARROW / view.length for some in (ops, shown)]
+        assert near[0].min() < width / 2 <= near[1].min()
 
 
 def test_a_tooltip_says_what_an_op_is_its_parts_and_its_bytes():

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import expect
@@ -10,7 +11,7 @@ from playwright.sync_api import expect
 from dashboard import jobs
 from dashboard.choice import job_of
 from dashboard.figures.pareto import pareto
-from dashboard.jobs import cancel, start, told
+from dashboard.jobs import Told, cancel, start, told
 from dashboard.pages.explore import PAGE as EXPLORE
 from dashboard.planning import (
     MARGIN,
@@ -130,8 +131,8 @@ def test_a_job_that_no_page_asks_after_ends_by_itself():
 @pytest.mark.usefixtures("shelf")
 def test_a_job_whose_process_has_died_says_so():
     token, folder = new_folder()
-    (folder / jobs.ASKED).write_text('{"what": "search"}')
-    for name in (jobs.ALIVE, jobs.BEAT):
+    (folder / jobs.ASKED).write_text('{"what": "search", "at": 0}')
+    for name in (jobs.ALIVE, jobs.BEAT, jobs.BEGUN):
         (folder / name).touch()
     assert told(token, "search").is_running
     long_ago = time.time() - jobs.DEAD - 1
@@ -140,16 +141,73 @@ def test_a_job_whose_process_has_died_says_so():
     assert "died" in told(token, "search").error
 
 
-@pytest.mark.usefixtures("shelf")
-def test_a_fifth_job_is_refused_until_one_ends():
-    for _ in range(jobs.MOST_RUNNING):
-        _, folder = new_folder()
-        for name in (jobs.ASKED, jobs.BEAT):
-            (folder / name).write_text('{"what": "search"}')
-    with pytest.raises(ValueError, match="4 jobs are running"):
-        start("search", asked(SMALL))
+def taken(count):
+    """Folders of jobs that run, as far as anyone can tell."""
+    folders = [new_folder()[1] for _ in range(count)]
+    for folder in folders:
+        (folder / jobs.ASKED).write_text('{"what": "search", "at": 0}')
+        for name in (jobs.ALIVE, jobs.BEAT, jobs.BEGUN):
+            (folder / name).touch()
+    return folders
+
+
+def let_end(folder):
     (folder / jobs.TOLD).write_text(json.dumps({"state": "done", "result": {}}))
-    assert ended(start("search", asked(SMALL))).state == "done"
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_fifth_job_waits_until_one_of_four_ends_and_a_sixth_waits_for_it():
+    running = taken(jobs.MOST_RUNNING)
+    fifth, sixth = (start("search", asked(SMALL)) for _ in range(2))
+    assert told(sixth, "search") == Told("waiting", {}, num_before=1)
+    assert told(fifth, "search") == Told("waiting", {}, num_before=0)
+    let_end(running[0])
+    assert told(sixth, "search").state == "waiting"  # it is not its turn
+    assert told(fifth, "search").state == "running"
+    assert told(sixth, "search") == Told("waiting", {}, num_before=0)
+    let_end(running[1])
+    assert ended(sixth).state == ended(fifth).state == "done"
+
+
+@pytest.mark.usefixtures("shelf")
+def test_ten_users_at_once_start_four_processes(monkeypatch):
+    started = []
+
+    class Process:
+        def __init__(self, words, **_):
+            started.append(words[-1])
+
+        def poll(self):
+            return None
+
+    monkeypatch.setattr(jobs.subprocess, "Popen", Process)
+    monkeypatch.setattr(jobs, "_processes", [])
+    with ThreadPoolExecutor(10) as users:
+        tokens = list(users.map(lambda _: start("search", asked(SMALL)), range(10)))
+        states = [one.state for one in users.map(lambda token: told(token, "search"), tokens)]
+    assert len(set(started)) == len(started) == jobs.MOST_RUNNING
+    assert sorted(states) == ["running"] * jobs.MOST_RUNNING + ["waiting"] * 6
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_waiting_job_that_is_cancelled_or_left_makes_room():
+    taken(jobs.MOST_RUNNING)
+    first, second, third = (start("search", asked(SMALL)) for _ in range(3))
+    cancel(first)
+    assert told(first, "search").state == "cancelled"
+    assert told(third, "search").num_before == 1
+    long_ago = time.time() - jobs.ABANDONED - 1
+    os.utime(folder_of(second) / jobs.ALIVE, (long_ago, long_ago))
+    assert told(third, "search").num_before == 0
+
+
+@pytest.mark.usefixtures("shelf")
+def test_what_waits_is_bounded_and_the_message_says_so():
+    taken(jobs.MOST_RUNNING)
+    for _ in range(jobs.MOST_WAITING):
+        start("search", asked(SMALL))
+    with pytest.raises(ValueError, match="runs 4 at once and lets 20 wait"):
+        start("search", asked(SMALL))
 
 
 @pytest.mark.usefixtures("shelf")

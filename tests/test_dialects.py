@@ -22,6 +22,18 @@ def rows(name, pp, num_microbatches):
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_what_an_op_needs_on_its_own_rank_may_not_stand_after_it(name):
+    last = rows(name, 4, 8).num_stages - 1
+    lines = [list(map(str, row)) for row in lower(rows(name, 4, 8)).rows]
+    for line in lines:
+        if f"{last}F3" in line:
+            line.remove(f"{last}F3")
+            line.append(f"{last}F3")
+    with pytest.raises(ValueError, match=f"{last}F3, which it needs, stands after it"):
+        read_rows("\n".join(map(",".join, lines)), "pytorch-comms")
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_pytorchs_compute_only_text_there_and_back(name):
     schedule = rows(name, 4, 8)
     assert read_rows(write_rows(schedule, "pytorch-compute"), "pytorch-compute") == schedule

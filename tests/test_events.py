@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import engine, events
+from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
 from simulator.costs.memory import memory_samples
 from simulator.fabric import Fabric, Ring
 from simulator.job import Plan
@@ -57,8 +58,12 @@ def test_shared_links_give_the_engine_s_spans_and_memory(name, how, seed):
     plan = nearest(name, 4, 2, 2)
     lowered = LOWERINGS[how](lower(rows_of(plan)))
     if not lowered.kind.max() >= 9 and "OPTIMIZER" not in str(lowered):
-        reduce = reduce_when_ready if seed % 2 else reduce_at_end
-        lowered = unshard_after_step(step_optimizer(reduce(lowered)))
+        reduce, gather = (
+            (reduce_when_ready, unshard_after_step),
+            (reduce_at_end, unshard_ahead),
+            (reduce_aligned, unshard_aligned),
+        )[seed % 3]
+        lowered = gather(step_optimizer(reduce(lowered)))
     costs, fabric = random_costs(plan.num_stages, seed), crowded(lowered, seed)
     stragglers = {seed % 4: 1.25}
     found = events.run(

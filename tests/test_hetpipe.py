@@ -15,7 +15,7 @@ from simulator.costs import estimate, uniform
 from simulator.costs.memory import memory_samples
 from simulator.fabric import ideal
 from simulator.job import Link
-from simulator.load import load_gpu, load_job
+from simulator.load import job_from_options, load_gpu, load_job
 from simulator.lower import lower, post_receives_early
 from simulator.planners.convnets import convnet_costs, resnet152, training_speed, vgg19
 from simulator.planners.hetpipe import (
@@ -62,13 +62,20 @@ def test_a_gpu_without_a_measurement_is_refused():
         training_speed(load_gpu("h100-sxm"))
 
 
-@pytest.mark.parametrize("name", ["small_8_gpus", "llama3_70b_dgx_h100"])
+@pytest.mark.parametrize("name", ["small_8_gpus", "llama3_70b_dgx_h100", "deepseek-v3"])
 def test_layers_merged_again_cost_what_the_job_costs(name):
-    job = load_job(EXAMPLES / f"{name}.toml")
+    if name == "deepseek-v3":  # its first three layers are dense
+        size = {"pp": 16, "ep": 8, "dp": 8, "num_nodes": 16, "layers_per_stage": (4,) * 15 + (1,)}
+        job = job_from_options({"model": name, "cluster": "dgx-h100", **size})
+        assert job.model.num_dense_layers == 3
+    else:
+        job = load_job(EXAMPLES / f"{name}.toml")
     counts = np.array(job.layers_per_stage)
     counts[[0, -1]] += 1  # the embedding and the head
     bounds = [0, *np.cumsum(counts).tolist()]
-    alone = job.plan.model_copy(update={"overlap_grad_reduce": False})
+    alone = job.plan.model_copy(
+        update={"overlap_grad_reduce": False, "overlap_param_gather": False}
+    )
     whole = estimate(job.model_copy(update={"plan": alone}))
     again = merged([layerwise(job)] * len(counts), bounds)
     kinds = [Kind.F, Kind.B, Kind.I, Kind.W]

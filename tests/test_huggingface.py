@@ -260,13 +260,14 @@ def test_qwen2_has_a_bias_on_query_key_and_value_alone_and_qwen3_has_none():
         (
             LLAMA3_8B | {"num_local_experts": 8},
             "config.json's num_local_experts is 8, but experts of model_type llama are not read "
-            "yet; use one of deepseek_v2, deepseek_v3, mixtral, qwen3_moe, or write a [model]",
+            "yet; use one of deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, or write a",
         ),
         (
             {"model_type": "bert"},
             "config.json's model_type is bert, which is not read yet; use one of "
-            "deepseek_v2, deepseek_v3, gemma, gpt2, gpt_neox, llama, mistral, mixtral, phi3, "
-            "qwen2, qwen3, qwen3_moe, or write a [model] table",
+            "deepseek_v2, deepseek_v3, gemma, gemma2, gemma3, gemma3_text, gpt2, gpt_neox, "
+            "gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, or write a [model] "
+            "table",
         ),
         (
             {"architectures": ["OPTForCausalLM"]},
@@ -324,3 +325,9 @@ def test_refusal_names_the_key_its_value_the_rule_and_the_way_out(config, says):
 def test_the_window_is_read_and_qwen_has_it_after_its_first_layers_alone(config, window, full):
     model = model_from_config(config, "x")
     assert (model.sliding_window, model.num_full_attention_layers) == (window, full)
+
+
+def test_deepseek_v3_states_its_module_for_multi_token_prediction():
+    model = model_from_config(DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}, "x")
+    assert model.num_nextn_predict_layers == 1
+    assert model.num_parameters - 671_026_404_352 == model.multi_token_parameters

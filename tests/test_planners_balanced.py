@@ -162,3 +162,27 @@ def test_chunks_that_a_schedule_does_not_have_are_refused(name):
     plan = job.plan.model_copy(update={"schedule": name, "vpp": 2})
     with pytest.raises(ValueError, match="takes no vpp"):
         balanced_layers(job.model_copy(update={"plan": plan}))
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=9),
+    st.integers(0, 120),
+    st.sampled_from([0.0, 0.3, 2.0, 41.0]),
+    st.sampled_from([0.0, 1.5, 7.0]),
+)
+def test_layers_handed_out_at_once_lie_as_those_handed_out_one_by_one(sizes, more, head, embedding):
+    num_stages = sum(sizes)
+    groups, first = [], 0
+    for size in sizes:
+        groups.append(list(range(first, first + size)))
+        first += size
+    fixed = [0.0] * num_stages
+    fixed[0] += embedding
+    fixed[-1] += head
+    layers = [1] * num_stages
+    for _ in range(more):
+        busy = [sum(fixed[s] for s in group) + sum(layers[s] for s in group) for group in groups]
+        group = groups[max(range(len(groups)), key=lambda at: (-busy[at], at))]
+        layers[max(group, key=lambda s: (-fixed[s] - layers[s], s))] += 1
+    parts = Parts(layer=1.0, embedding=embedding, head=head)
+    assert spread(num_stages + more, groups, parts) == tuple(layers)

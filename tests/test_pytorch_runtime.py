@@ -1,5 +1,6 @@
 """Our rows train in PyTorch's runtime, and PyTorch's own classes run the rows that we say."""
 
+import enum
 import multiprocessing
 
 import numpy as np
@@ -12,6 +13,7 @@ from simulator.schedule import Schedule
 from simulator.schedules import schedules
 from tests.plans import rows_of
 from validator import pytorch_rows, train
+from validator.backports import has_kind
 from validator.pytorch_rows import lowered_by_pytorch, why_not
 
 CLOSE = 1e-12  # float64, gradients of order 1
@@ -123,7 +125,7 @@ def test_looped_bfs_class_runs_and_is_recorded(workers):
 @pytest.mark.parametrize("pp", [2, 4])
 def test_lowering_equals_pytorchs_where_its_runtime_can_run_the_rows(name, pp):
     schedule = rows(name, pp, 2 * pp)
-    if why_not(schedule) is None:
+    if why_not(schedule) is None and (has_kind("OVERLAP_F_B") or not schedule.paired.any()):
         assert lower(schedule) == lowered_by_pytorch(schedule)
 
 
@@ -153,3 +155,16 @@ def test_a_missing_private_name_is_told_with_the_versions(monkeypatch):
     monkeypatch.delattr(pytorch_rows.private, "_add_send_recv")
     with pytest.raises(ValueError, match=r"has no _add_send_recv; it was last seen in torch 2\.13"):
         lowered_by_pytorch(rows("1f1b", 2, 2))
+
+
+def test_older_torch_numbers_its_kinds_of_ops_and_prints_their_words():
+    class Kind(enum.Enum):
+        FORWARD = 1
+
+        def __str__(self):
+            return "F"
+
+    assert pytorch_rows._word(Kind.FORWARD) == "F"
+    assert {"F", "B", "I", "W"} < set(
+        map(pytorch_rows._word, pytorch_rows.private._ComputationType)
+    )

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.costs import estimate, uniform
-from simulator.frameworks import load_framework
+from simulator.frameworks import framework_names, load_framework
 from simulator.job import Job, Link, Plan
 from simulator.load import load_cluster, load_model
-from simulator.schedule import Deadlock
+from simulator.schedule import Deadlock, Kind
 from simulator.schedules import schedules
-from simulator.search.bound import step_bound
+from simulator.search.bound import step_bound, work_bound
+from simulator.search.known import Known
 from simulator.search.shape import is_made_for_times, least_peaks, shape_of
 from simulator.search.wires import Wires, wires_of
 from simulator.simulate import simulate, simulate_uniform
@@ -141,10 +142,52 @@ def test_bounds_hold_for_real_jobs_in_both_executors(name, data):
         assert job.plan.p2p == "blocking"  # which some schedules do not stand
         return
     assert least <= alone.step_time * (1 + 1e-12)
+    assert work_bound(job, Known().work(job), shape) <= alone.step_time * (1 + 1e-12)
     assert (held <= alone.peak_memory * (1 + 1e-12)).all()
     shared = simulate(job, "engine").report
     assert alone.step_time <= shared.step_time * (1 + 1e-9)
     assert shared.peak_memory == pytest.approx(alone.peak_memory, rel=1e-12)
+
+
+@st.composite
+def cuts(draw):
+    """A dense model or one with experts, in any way cut into stages with any layers."""
+    name = draw(st.sampled_from(["gpt-1-7b", "mixtral-8x7b", "deepseek-v3"]))
+    layers = tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=6)))
+    layers = (2, *layers[1:])
+    dense = {"num_dense_layers": 1} if name == "deepseek-v3" else {}
+    model = load_model(name).model_copy(update={"num_hidden_layers": sum(layers)} | dense)
+    tp, cp, dp = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([1, 2])), 8
+    recompute = draw(st.sampled_from(["none", "full"]))
+    some = recompute == "full" and draw(st.booleans())
+    plan = Plan(
+        pp=len(layers), layers_per_stage=layers, num_microbatches=8, tp=tp, cp=cp, dp=dp,
+        ep=draw(st.sampled_from([1, 8])) if model.num_experts > 1 else 1,
+        sequence_parallel=tp > 1 and draw(st.booleans()),
+        zero_stage=draw(st.sampled_from([0, 1, 2, 3])) if len(layers) == 1 else
+        draw(st.sampled_from([0, 1, 3])),
+        recompute=recompute,
+        recompute_method=draw(st.sampled_from(["uniform", "block"])) if some else "uniform",
+        recompute_num_layers=draw(st.integers(1, 3)) if some else None,
+        micro_batch_size=draw(st.sampled_from([1, 2, 16])),
+        framework=draw(st.sampled_from(framework_names())),
+    )  # fmt: skip
+    return Job(model=model, cluster=NODE.model_copy(update={"num_nodes": 128}), plan=plan)
+
+
+@settings(max_examples=200)
+@given(cuts())
+def test_on_one_stage_a_microbatch_takes_no_longer_than_on_many(job):
+    seconds = estimate(job).seconds
+    backward = np.minimum(seconds[Kind.B], seconds[Kind.I] + seconds[Kind.W])
+    assert Known().work(job) <= (seconds[Kind.F] + backward).sum() * (1 + 1e-12)
+
+
+@given(cuts())
+def test_bytes_without_times_are_those_of_the_costs(job):
+    held, costs = Known().held(job), estimate(job)
+    for name in held._fields:
+        np.testing.assert_array_equal(getattr(held, name), getattr(costs, name))
 
 
 @pytest.mark.parametrize("name", [name for name in SYNCHRONOUS if is_made_for_times(name)])

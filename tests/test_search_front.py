@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.search.front import Front
+from simulator.search.front import Front, Hurdle
 
 LEVELS = st.integers(1, 5).map(float)
 
@@ -53,6 +53,25 @@ def test_a_point_that_a_part_of_the_points_beats_is_not_on_the_front_of_all(rows
     beaten = Front().add(points(rows[:size])).beats(whole)
     assert not set(whole.index[beaten].tolist()) & set(unbeaten(rows))
     assert Front().add(whole).beats(whole).sum() == len(rows) - len(unbeaten(rows))
+
+
+@given(
+    st.lists(st.tuples(LEVELS, LEVELS), min_size=1, max_size=30),
+    st.tuples(st.floats(0.5, 6.0), st.floats(0.5, 6.0)),
+    st.sampled_from([0.0, 0.02, 0.5]),
+)
+def test_what_does_not_take_the_hurdle_is_beaten_and_slower_than_the_margin(rows, figures, margin):
+    front, (tokens, room) = Front().add(points(rows)), figures
+    one, best = points([figures]), max(row[0] for row in rows)
+    is_lost = bool(front.beats(one)[0]) and tokens * (1 + margin) < best
+    if tokens < Hurdle.of(front, margin).at(room):
+        assert is_lost
+    elif tokens not in front.tokens_per_second:  # else a tie, which the hurdle leaves to the front
+        assert not is_lost
+
+
+def test_nothing_is_too_slow_for_the_hurdle_of_an_empty_front():
+    assert Hurdle.of(Front(), 0.0).at(0.0) == 0.0
 
 
 def test_three_points_one_beaten_and_each_ranking_has_its_best():

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from simulator.job import Job, Plan
-from simulator.load import load_cluster, load_model
-from simulator.search.space import KNOBS, Space, job_at, point, space_of
+from simulator.load import job_from_options, load_cluster, load_model
+from simulator.search.space import KNOBS, Space, check_experts, job_at, point, space_of
 
 
 def job_of(num_nodes=64, model="gpt3-175b", **plan):
@@ -164,3 +164,22 @@ def test_a_point_outside_the_space_is_refused():
     space = space_of(job_of(), global_batch_size=1536)
     with pytest.raises(ValueError, match="does not exist"):
         point(space, space.num_points)
+
+
+def test_whole_experts_are_a_knob_of_models_with_experts_alone():
+    space, dense = (
+        space_of(job_from_options({"model": m, "cluster": "dgx-h100", "dp": 8}))
+        for m in ("mixtral-8x7b", "llama3-8b")
+    )
+    assert (space.etp, dense.etp) == ((None, 1), (None,))
+
+
+def test_whole_experts_without_tensor_parallelism_are_counted_once():
+    job = job_from_options({"model": "mixtral-8x7b", "cluster": "dgx-h100", "dp": 8, "ep": 8})
+    one = {"tp": (1, 8), "pp": 1, "vpp": 1, "cp": 1, "ep": 8, "sequence_parallel": True}
+    space = space_of(job, **one, micro_batch_size=1, recompute="none", layer_split="even")
+    values = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, "vpp": 1, "etp": 1}
+    with pytest.raises(ValueError, match="as when etp is left out"):
+        check_experts(space, values)
+    check_experts(space, values | {"tp": 8})
+    check_experts(space.model_copy(update={"etp": (1,)}), values)

@@ -10,9 +10,10 @@ import pytest
 
 from simulator import fabric
 from simulator.attribution import path_of_step, pieces
-from simulator.changes import CONSTANTS, changes
+from simulator.changes import CONSTANTS, changes, quantities
 from simulator.cli import main
 from simulator.costs import communication
+from simulator.costs.parameters import stage_parameters
 from simulator.job import Plan
 from simulator.load import job_from_options, load_job
 from simulator.schedule import Kind
@@ -43,6 +44,12 @@ JOBS = {  # words to lay over small_8_gpus
     "overlapped pairs": ["plan.schedule=dualpipe"],
     "slices": ["plan.schedule=terapipe"],
     "host-bound": ["cluster.gpu.host_overhead=20x"],
+    "offloaded": ["plan.offload=cpu", "plan.zero_stage=1", "plan.pp=2", "plan.dp=4"],
+    "offloaded to drives": [
+        "plan.offload=nvme", "cluster.nvme.bandwidth=100e9", "cluster.nvme.latency=1e-4",
+        "plan.pp=2", "plan.dp=4", "cluster.gpus_per_node=4", "cluster.nics_per_node=4",
+    ],
+    "offloaded activations": ["plan.offload_activations=true"],
 }  # fmt: skip
 
 
@@ -240,6 +247,36 @@ def test_a_uniformly_faster_cluster_saves_what_all_quantities_save():
     words = [f"{name}=2x" for name in rates] + [f"{name}=0.5x" for name in times]
     fast = simulate(job_from_options({}, SMALL, words)).report.step_time
     assert fast == pytest.approx(simulate(job).report.step_time / 2, rel=1e-4)
+
+
+def test_zero_offload_on_one_gpu_two_copies_hang_on_the_host_link_and_adam_on_the_hosts_memory():
+    words = ["gpus=1", "plan.pp=1", "plan.dp=1", "plan.offload=cpu"]
+    job = job_from_options({}, SMALL, words)
+    found, parameters = sensitivity(job), stage_parameters(job)[0]
+    rows, link = by_name(found, "hardware"), job.cluster.host_link
+    copies = 2 * 2 * parameters / (link.bandwidth * link.efficiency)  # of 2 bytes, down and up
+    adam = 30 * parameters / job.cluster.host_memory_bandwidth
+    expected = {"host_link.bandwidth": copies, "host_memory_bandwidth": adam}
+    expected["host_link.latency"] = 2 * link.latency
+    for name, seconds in expected.items():
+        row = rows[f"cluster.{name}"]
+        assert row.share == pytest.approx(seconds / found.step_time, rel=1e-6)
+        assert row.simulated == pytest.approx(-row.share * SAVED, rel=1e-6)
+
+
+def test_hosts_and_drives_are_quantities_of_plans_that_use_them_alone():
+    hosts = {"cluster.host_memory_bandwidth"}
+    links = {"cluster.host_link.bandwidth", "cluster.host_link.latency"}
+    drives = {"cluster.nvme.bandwidth", "cluster.nvme.latency"}
+    used = {
+        "as it is": set(),
+        "offloaded": hosts | links,
+        "offloaded to drives": hosts | links | drives,
+        "offloaded activations": links,
+    }
+    for name, expected in used.items():
+        found = quantities(job_of(name)).keys()
+        assert found & (hosts | links | drives) == expected, name
 
 
 def test_a_quantity_without_effect_is_shown_with_zero():

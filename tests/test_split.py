@@ -45,10 +45,11 @@ def plain(timeline, recompute, tensor, lone):
             if cause[at] >= 0 and rows[cause[at]][2] > Kind.OPTIMIZER:
                 _, stage, message, _, left, arrived = rows[cause[at]]
                 way = min(max(arrived - max(ends[n], left), 0.0), gap)
+                data = step or message == Kind.UNSHARD
                 longer = arrived - left - float(lone[message, stage])
-                link = min(way, longer) if not step and longer > 1e-12 * arrived else 0.0
+                link = min(way, longer) if not data and longer > 1e-12 * arrived else 0.0
                 parts["link"][rank] += link
-                parts["data" if step else "pipeline"][rank] += way - link
+                parts["data" if data else "pipeline"][rank] += way - link
             idle = "drain" if start > forward else "dependency"
             idle = "warm_up" if start <= min(backward, default=np.inf) else idle
             parts[idle][rank] += gap - way

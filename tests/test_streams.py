@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import execution
+from simulator.aligned import reduce_aligned, unshard_ahead, unshard_aligned
 from simulator.causes import causes, implied_causes
 from simulator.costs.slices import sliced
 from simulator.execution import Work, execute, execute_lowered, with_transfers
@@ -34,6 +35,8 @@ ENDS = {
     "reduced at the end": lambda rows, _: step_optimizer(reduce_at_end(rows)),
     "reduced when ready": lambda rows, _: step_optimizer(reduce_when_ready(rows)),
     "gathered": lambda rows, _: unshard_after_step(step_optimizer(reduce_at_end(rows))),
+    "gathered ahead": lambda rows, _: step_optimizer(reduce_when_ready(unshard_ahead(rows))),
+    "aligned": lambda rows, _: step_optimizer(reduce_aligned(unshard_aligned(rows))),
 }
 UNPAIRED = [name for name in QUICK if not rows_of(nearest(name, 4, 2, 2)).paired.any()]
 
@@ -112,6 +115,8 @@ LEAN = [name for name in JOBS if name not in ("blocking transfers", "overlapped 
 def test_a_job_s_report_is_that_of_the_lowered_rows_to_the_last_digit(name, monkeypatch):
     if name in REAL:
         job = load_job(EXAMPLES / f"{name}.toml")
+        early = job.plan.model_copy(update={"p2p": "overlapped"})  # three have it otherwise
+        job = job.model_copy(update={"plan": early})
     elif name in JOBS:
         job = job_of(name)
     else:
@@ -179,6 +184,17 @@ def test_rows_that_cannot_finish_are_refused_as_lowering_refuses_them(text):
     )
     with pytest.raises(Deadlock, match="cannot finish: rank"):
         execute(work, "auto")
+
+
+@pytest.mark.parametrize("name", ["sc21_1008b", "korthikanti_530b_selective_sp"])
+def test_jobs_that_wait_for_their_transfers_run_with_every_message(name):
+    job = load_job(EXAMPLES / f"{name}.toml")
+    assert job.plan.p2p == "blocking"
+    run = simulate(job, "longest_path")
+    assert run.messages is None
+    ends = np.isin(run.timeline.kind, (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B))
+    crossings = 2 * (job.plan.num_stages - 1) * job.plan.num_microbatches
+    assert ends.sum() == 2 * crossings
 
 
 @pytest.mark.parametrize("name", ["dualpipe", "dualpipe-v"])

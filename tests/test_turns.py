@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from simulator.blocking import block
 from simulator.costs.host import transfer_stall
 from simulator.frameworks import load_framework
 from simulator.load import job_from_options
-from simulator.lower import block, lower
+from simulator.lower import lower
 from simulator.plan import Plan
 from simulator.schedule import Kind, Schedule
 from simulator.simulate import simulate, simulate_uniform

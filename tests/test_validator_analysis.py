@@ -173,6 +173,23 @@ def test_the_bubble_of_1f1b_pp4_m8_is_3_of_11_and_overlapped_pairs_count_once():
     assert bubble_of(paired.timeline) == pytest.approx(paired.report.bubble_fraction)
 
 
+def test_clocks_of_two_hosts_that_drift_are_set_right_in_every_round(known):
+    drift = [0.5, 0.5 + 2e-3, 0.5 + 5e-3]  # what the other host's clock is behind, by round [s]
+    records = [
+        {"part": "offset", "rank": 0, "peer": 1, "round": r, "seconds": late, "residual": 0.0}
+        for r, late in enumerate(drift)
+    ]
+    for record in known.records:
+        late = drift[record["round"]] if record["rank"] == 1 and "round" in record else 0.0
+        events = [[*e[:3], e[3] - late, e[4] - late, e[5]] for e in record.get("events", ())]
+        timed = record["part"] in ("step", "lone")
+        records.append(record | {"events": events} if timed else record)
+    wanted, found = analyse(known), analyse(Measured(known.session, tuple(records)))
+    for one, other in zip(wanted, found, strict=True):
+        assert other.step.median == pytest.approx(one.step.median, rel=1e-9)
+        assert other.bubble == pytest.approx(one.bubble, rel=1e-9)
+
+
 def test_gradients_past_their_tolerance_fail_the_run(known):
     records = [
         {"part": "numerics", "rank": rank, "play": "gpipe", "error": error, "parameter": "x"}

@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -11,8 +13,9 @@ import pytest
 
 from simulator.cli import main
 from simulator.job import Plan
-from validator import machine
+from validator import elastic, machine
 from validator.asked import SMALL, scaled, session_of
+from validator.beacon import Beacon
 from validator.events import load
 from validator.launch import GRACE, LAST_WORDS, Failed, run_ranks
 from validator.machine import check_gpus, check_torch
@@ -139,9 +142,65 @@ def test_an_interrupted_run_keeps_its_events_and_leaves_nothing(
     assert any(load(path).of("step"))
 
 
-def test_rows_that_pytorch_cannot_run_are_refused_before_a_process_starts(monkeypatch, capsys):
-    import subprocess
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "rank 1 was ended at"),
+        (signal.SIGSTOP, "rank 1 does not answer, last at"),
+    ],
+)
+def test_under_torchrun_a_rank_that_fails_is_named_and_what_was_measured_is_kept(
+    number, said, tmp_path
+):
+    scratch, path = tmp_path / "scratch", tmp_path / "events.json.gz"
+    scratch.mkdir()
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    words += ["-m", "validator", "--cpus", "2", "--layers", "2", "--hidden", "32"]
+    words += ["--seq-len", "16", "--vocab", "64", "--schedules", "1f1b", "--rounds", "9999"]
+    with subprocess.Popen(
+        [sys.executable, *words, "--timeout", "4", "-o", str(path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)},
+        cwd=Path(__file__).parent.parent,
+    ) as torchrun:
+        victim = pid_once_it_measures(scratch, 1)
+        os.kill(victim, number)
+        while number == signal.SIGSTOP and not path.exists():
+            time.sleep(0.1)  # it cannot be told to end
+        if number == signal.SIGSTOP:
+            os.kill(victim, signal.SIGKILL)
+        errors = torchrun.communicate(timeout=60)[1]
+    assert torchrun.returncode == 1
+    assert f"bubblescope: {said}" in errors
+    assert errors.count(f"wrote {path}") == 1
+    kept = load(path)
+    assert {record["rank"] for record in kept.of("step")} == {0, 1}
+    verdict = next(kept.of("verdict"))
+    assert verdict["rank"] == 1
+    assert verdict["text"].startswith(said)
+    if number == signal.SIGKILL:
+        assert not list(scratch.glob("bubblescope-*"))
 
+
+def pid_once_it_measures(scratch, rank):
+    """The process of a rank that torchrun has started, once it has written down a step."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        for path in scratch.glob(f"bubblescope-torchrun-*/rank{rank}.jsonl"):
+            if '"part": "step"' in path.read_text():
+                return Beacon.read(path.with_suffix(".beacon")).pid
+        time.sleep(0.05)
+    raise AssertionError("no step within 90 s")
+
+
+def test_other_hosts_of_torchrun_keep_their_ranks_beside_the_first_ones(monkeypatch):
+    assert elastic._of_host(Path("a/e.json.gz")) == Path("a/e.json.gz")
+    monkeypatch.setenv("GROUP_RANK", "1")
+    assert elastic._of_host(Path("a/e.json.gz")) == Path("a/e.host1.json.gz")
+
+
+def test_rows_that_pytorch_cannot_run_are_refused_before_a_process_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, "Popen", None)
     assert main(["validate", "--cpus", "2", "--schedules", "1f1b,chimera"]) == 2
     assert "chimera cannot be run: stage 0 is on ranks 0 and 1" in capsys.readouterr().err

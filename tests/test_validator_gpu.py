@@ -10,7 +10,7 @@ import torch
 from simulator.commands import validate
 from simulator.job import Plan
 from simulator.schedule import Kind, Op
-from validator import rank, sweep
+from validator import hardware, numerics, player, rank, sweep
 from validator.allocation import AllocatorProbe, StorageProbe
 from validator.asked import SMALL, scaled, session_of
 from validator.beacon import RUNNING, Beacon
@@ -18,6 +18,9 @@ from validator.numerics import held_names
 from validator.recorder import Event, Recorder
 from validator.room import kept_bytes
 from validator.stage import Stage
+from validator.transfers import buffers, stage_through_host
+from validator.verdict import ended, hung
+from validator.worker import Worker
 
 MODEL = scaled(SMALL, 1.0, {"hidden_size": 32, "seq_len": 16, "vocab_size": 64})
 
@@ -89,10 +92,130 @@ def test_an_event_that_raises_after_an_error_of_the_gpu_names_its_op(tmp_path):
 
     recorder = Recorder(SimpleNamespace(), Beacon(tmp_path / "b", 1))
     recorder.events = [
-        Event(Kind.F, 0, 3, None, event(True)),
-        Event(Kind.B, 0, 1, None, event(None)),
+        Event(Kind.F, 0, 3, event(True), event(True)),
+        Event(Kind.B, 0, 1, event(True), event(None)),
     ]
-    assert recorder.unfinished() == Op(0, Kind.B, 1)
+    assert recorder.unfinished() == (Op(0, Kind.B, 1), True)
+
+
+def test_an_op_that_the_gpu_has_not_begun_waits_for_a_message_and_is_not_to_blame(tmp_path):
+    done, not_yet = (
+        SimpleNamespace(query=lambda answer=answer: answer) for answer in (True, False)
+    )
+    stuck = {  # rank 0 waits for rank 1, whose GPU is inside 1F2
+        0: [Event(Kind.F, 0, 2, done, done), Event(Kind.B, 0, 0, not_yet, not_yet)],
+        1: [Event(Kind.F, 1, 1, done, done), Event(Kind.F, 1, 2, done, not_yet)],
+    }
+    asked = session(device="cuda")
+    for each, events in stuck.items():
+        path = tmp_path / f"rank{each}.beacon"
+        worker = SimpleNamespace(session=asked, rank=each)
+        worker.recorder = Recorder(SimpleNamespace(), Beacon(path, 1))
+        worker.recorder.events = events
+        worker.recorder.beacon.enter(0)
+        worker.write = Worker.write.__get__(
+            SimpleNamespace(rank=each, path=path.with_suffix(".jsonl"))
+        )
+        op, begun = worker.recorder.unfinished()
+        place = Beacon.read(path)._replace(running=RUNNING, op=op)
+        rank._report(worker, place, "nothing ended for 120 s", hung=True, waits=not begun)
+    verdict = hung(asked, tmp_path, {0: 3, 1: 3})
+    assert verdict.rank == 1
+    assert verdict.text.startswith("rank 1 failed at 1F2: nothing ended")
+    assert verdict.text.endswith("meanwhile rank 0 at 0B0")
+
+
+def test_neighbours_connect_in_host_memory_where_ranks_share_a_gpu():
+    """`meta` stands for the GPU, which gloo cannot read."""
+
+    class Stage:
+        device = torch.device("meta")
+
+        def _warmup_forward_vote(self, _, received_acc=None):
+            return torch.ones(1, device=self.device), received_acc
+
+        get_fwd_send_ops = get_bwd_send_ops = get_fwd_recv_ops = get_bwd_recv_ops = None
+        forward_one_chunk = backward_one_chunk = None
+
+    stage = Stage()
+    stage_through_host([stage])
+    vote, before = stage._warmup_forward_vote(True, received_acc=7)
+    assert (vote.device.type, before) == ("cpu", 7)
+    assert stage.device.type == "meta"
+
+
+def test_receive_buffers_are_found_and_the_models_inputs_have_none():
+    buffer = torch.zeros(2)
+    infos = {
+        0: (SimpleNamespace(buffer=buffer),),
+        1: (SimpleNamespace(), SimpleNamespace(buffer=None)),
+    }
+    assert list(buffers(infos)) == [buffer]
+
+
+def test_looped_buffers_hold_numbers_before_an_optimizer_sees_what_they_lead_to(monkeypatch):
+    done = []
+    monkeypatch.setattr(player, "fill", lambda _: done.append("numbers"))
+    looped = SimpleNamespace(
+        looped=True,
+        stages=(),
+        modules={},
+        gradients_only=lambda: done.append("no optimizer"),
+        step=lambda: done.append("step"),
+    )
+    player.Player.warm_up(looped, 2)
+    assert done == ["no optimizer", "numbers", "step", "step"]
+
+
+@pytest.mark.parametrize(
+    ("device", "transfers", "ids"), [("cuda", "direct", [5]), ("cuda", "staged", None)]
+)
+def test_nccl_is_told_its_gpu_where_ranks_meet(monkeypatch, device, transfers, ids):
+    told = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda device_ids: told.append(device_ids))
+    asked = SimpleNamespace(transfers=transfers)
+    Worker._barrier(SimpleNamespace(device=torch.device(device), session=asked))
+    assert told == [ids]
+
+
+def test_a_whole_model_that_finds_no_memory_leaves_gradients_unchecked(monkeypatch):
+    said = []
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(numerics, "_whole_gradients", full)
+    asked = session(device="cpu")
+    found = numerics.reference(
+        asked, held_names(asked, 0), torch.device("cpu"), lambda _, text: said.append(text), int
+    )
+    assert found == {}
+    assert said == ["gradients are not checked: no memory for the whole model's step"]
+
+
+def test_a_gpu_that_cannot_be_used_is_told_by_its_error_and_not_by_the_advice_after_it(tmp_path):
+    log = "Traceback (most recent call last):\n  set_device(0)\n"
+    log += "torch.AcceleratorError: CUDA error: all CUDA-capable devices are busy or unavailable\n"
+    log += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    (tmp_path / "rank0.log").write_text(log)
+    verdict = ended(session(device="cuda"), tmp_path, {0: 1, 1: None})
+    assert verdict.rank == 0
+    assert verdict.text == (
+        "rank 0 ended with code 1: torch.AcceleratorError: CUDA error: "
+        "all CUDA-capable devices are busy or unavailable"
+    )
+
+
+def test_a_driver_that_a_container_hides_is_asked_of_nvidia_smi(monkeypatch):
+    def hidden(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(hardware.Path, "read_text", hidden)
+    monkeypatch.setattr(hardware, "ASK_DRIVER", ("echo", "580.159.03\n580.159.03"))
+    assert hardware._driver() == "580.159.03"
+    monkeypatch.setattr(hardware, "ASK_DRIVER", ("no-such-program",))
+    assert hardware._driver() == "unknown"
 
 
 def test_while_compiling_a_rank_may_be_silent_for_longer_and_then_no_more(tmp_path):

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from simulator.job import Plan
 from simulator.load import load_model
-from validator.asked import SMALL, scaled
+from validator.asked import SMALL, scaled, session_of
 from validator.stage import Stage, cut, loss_of, tokens_of
 
 CPU = torch.device("cpu")
@@ -75,3 +76,17 @@ def test_a_scale_outside_0_to_1_is_refused(scale):
 def test_a_width_that_its_heads_do_not_divide_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match="even multiple of 4 heads; use 48"):
         scaled(SMALL, 1.0, {"hidden_size": 50})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_experts": 8, "num_experts_per_tok": 2}, "8 experts in a layer.*use a dense model"),
+        ({"kv_lora_rank": 16}, "latent attention.*use a dense model"),
+        ({"sliding_window": 64}, "within 64 of 128 tokens.*use --seq-len 64"),
+    ],
+)
+def test_layers_that_are_not_built_are_refused_and_never_run_as_others(change, said):
+    model = SMALL.model_copy(update=change)
+    with pytest.raises(ValueError, match=said):
+        session_of(model, Plan(num_microbatches=4), ["1f1b"], 2, device="cpu", dtype="fp32")

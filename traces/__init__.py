@@ -151,6 +151,7 @@ def _format_of(function: str, suffix: str, path: Path) -> ModuleType:
     known = writable_suffixes() if function == "encode" else readable_suffixes()
     if suffix not in known:
         verb = "written" if function == "encode" else "read"
+        known += () if function == "encode" else (".json.gz", ".sqlite")  # recorded elsewhere
         raise ValueError(
             f"{path} has the suffix {suffix or '(none)'}, which cannot be {verb} here;"
             f" use one of {' '.join(known)}"

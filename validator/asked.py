@@ -78,8 +78,9 @@ def session_of(
     Chunks on a rank are a schedule's usual ones; all stages of a schedule hold as many layers.
 
     Raises:
-        ValueError: a schedule cannot be run with these sizes.
+        ValueError: a schedule cannot be run with these sizes, or the model's layers are not built.
     """
+    _require_built(model)
     plays = []
     for name in schedules:
         recipe = recipe_of(name)
@@ -115,6 +116,25 @@ def session_of(
     return validated(Session, table, "session")
 
 
+def _require_built(model: Model) -> None:
+    """Refuse a model whose layers are others than those of `validator/stage.py`."""
+    what = ""
+    if model.num_experts > 1:
+        what = f"{model.num_experts} experts in a layer"
+    elif model.kv_lora_rank is not None:
+        what = "latent attention"
+    if what:
+        raise ValueError(
+            f"{model.name} has {what}, which the validator does not build; use a dense model, as "
+            "--model llama3-8b"
+        )
+    if model.sliding_window is not None and model.sliding_window < model.seq_len:
+        raise ValueError(
+            f"{model.name} attends within {model.sliding_window} of {model.seq_len} tokens, which "
+            f"the validator does not build; use --seq-len {model.sliding_window}"
+        )
+
+
 def refuse_unplayable(session: Session) -> None:
     """Refuse rows that PyTorch's runtime cannot run, before any process is started.
 
@@ -138,8 +158,8 @@ def refuse(job: Job) -> str:
     plan = job.plan
     if plan.recompute != "none":
         raise ValueError(
-            f"plan.recompute is {plan.recompute}, which the validator does not run; use "
-            "--recompute none, or a copy of the job without it"
+            f"plan.recompute is {plan.recompute}, which the validator does not run; use a copy of "
+            'the job whose plan says recompute = "none"'
         )
     parts = [
         f"{name} = {getattr(plan, name)}" for name in ("tp", "cp", "dp") if getattr(plan, name) > 1

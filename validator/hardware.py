@@ -1,6 +1,7 @@
 """What a measurement was made on."""
 
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import torch
 
 __all__ = ["about"]
+
+ASK_DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
 def about(device: torch.device) -> dict[str, Any]:
@@ -30,11 +33,16 @@ def about(device: torch.device) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """The NVIDIA driver's version, which torch does not tell."""
+    """The NVIDIA driver's version, which torch does not tell; containers may hide one of both."""
     try:
         return Path("/sys/module/nvidia/version").read_text().strip()
     except OSError:
+        pass
+    try:
+        asked = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
+    return next(iter(asked.stdout.split()), "unknown")
 
 
 def _cpu() -> str:

@@ -13,7 +13,12 @@ from validator import pytorch_rows
 from validator.recorder import Recorder
 from validator.session import Session
 from validator.stage import Stage, loss_of, tokens_of
-from validator.transfers import fill, loop_back, stage_through_host
+from validator.transfers import (
+    buffers,
+    fill,
+    loop_back,
+    stage_through_host,
+)
 
 __all__ = ["DTYPES", "Optimizers", "Player"]
 
@@ -81,11 +86,17 @@ class Player:
             self.optimizers = held
 
     def warm_up(self, steps: int) -> None:
-        """Steps that are not looked at; a looped rank's buffers get numbers in between."""
-        self.step()
+        """Steps that are not looked at.
+
+        A looped rank's buffers get numbers after a first step that makes them: what lay in that
+        memory may be no numbers, which the optimizers would spread over the weights.
+        """
         if self.looped:
+            self.gradients_only()
             fill(self.stages)
-        for _ in range(steps - 1):
+            for module in self.modules.values():
+                module.zero_grad(set_to_none=False)
+        for _ in range(steps):
             self.step()
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -99,8 +110,8 @@ class Player:
             for state in self.optimizers[index].state.values():
                 yield from (value for value in state.values() if isinstance(value, torch.Tensor))
         for stage in self.stages:
-            for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values()):
-                yield from (i.buffer for i in infos if isinstance(i.buffer, torch.Tensor))
+            for infos in (stage.args_recv_info, stage.grad_recv_info):
+                yield from buffers(infos)
 
     def _stage(self, index: int, module: nn.Module, device: torch.device) -> PipelineStage:
         """A stage whose shapes are known, so that none are asked of its neighbours."""

@@ -1,7 +1,7 @@
-"""Our rows in PyTorch's own types. The one file that touches PyTorch's private pipelining code.
+"""Our rows in PyTorch's own types.
 
 PyTorch's runtime reads the same text that a Schedule prints, lowers it and runs it; what it cannot
-run, `why_not` says.
+run, `why_not` says. What only later versions of it can run, `backports` adds to the others.
 """
 
 import re
@@ -16,7 +16,17 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as private
 
 from simulator.dialects import is_lowered
+from simulator.lower import lower
 from simulator.schedule import Kind, Op, Pair, Schedule
+from validator.backports import (
+    catch_up,
+    has_kind,
+    keep_no_outputs,
+    mean_gradients,
+    options_of,
+    scales_gradients,
+    wait_for_all,
+)
 
 __all__ = ["SEEN", "generator", "lowered_by_pytorch", "record", "runtime", "why_not"]
 
@@ -29,9 +39,11 @@ def lowered_by_pytorch(schedule: Schedule) -> Schedule:
     """Compute-only rows with the sends and receives that PyTorch's runtime would add.
 
     Raises:
-        ValueError: this torch has no `_add_send_recv`, or the rows cannot finish.
+        ValueError: this torch has no `_add_send_recv` or no pairs, or the rows cannot finish.
     """
     add_send_recv = _private("_add_send_recv")
+    if schedule.paired.any() and not has_kind("OVERLAP_F_B"):
+        raise ValueError(f"torch {torch.__version__} lowers no overlapped pairs; use 2.9 or later")
     home = dict(zip(schedule.stage.tolist(), schedule.rank.tolist(), strict=True))
     actions = {rank: list(map(_action, schedule.items(rank))) for rank in range(schedule.num_ranks)}
     try:
@@ -53,7 +65,7 @@ def why_not(schedule: Schedule, *, num_slices: int | None = None) -> str | None:
     >>> why_not(Schedule.parse("0F0,0B0,0OPTIMIZER"))
     "0OPTIMIZER stands in the rows; PyTorch's runtime has no weight updates within a schedule"
     """
-    spoken = {kind.value for kind in private._ComputationType}
+    spoken = {*map(_word, private._ComputationType), Kind.REDUCE_GRAD.name}
     for op in map(schedule.op, np.unique(schedule.kind, return_index=True)[1].tolist()):
         if op.kind is Kind.OPTIMIZER:
             return (
@@ -87,8 +99,6 @@ def why_not(schedule: Schedule, *, num_slices: int | None = None) -> str | None:
                 f"the last stage's forward number {place} is of microbatch {microbatch}; PyTorch's "
                 "runtime counts losses in the order of microbatches"
             )
-    if schedule.paired.any() and "OVERLAP_F_B" not in spoken:
-        return f"torch {torch.__version__} has no overlapped pairs; use a later one"
     return None
 
 
@@ -99,7 +109,8 @@ def runtime(
 
     Compute-only rows are lowered by PyTorch; lowered ones run as they are.
 
-    Call its `step` with the whole batch; it accumulates gradients of the mean loss.
+    Call its `step` with the whole batch; what it returns may be None. It accumulates gradients of
+    the mean loss, or, by lowered rows without REDUCE_GRAD, of the sum of the losses.
 
     Raises:
         ValueError: PyTorch cannot run the rows, or this torch has no such runtime.
@@ -108,15 +119,27 @@ def runtime(
     if reason is not None:
         raise ValueError(f"PyTorch cannot run these rows: {reason}")
     kind = _private("_PipelineScheduleRuntime")
+    catch_up(stages)
+    mean = schedule.stage[schedule.kind == Kind.REDUCE_GRAD] if is_lowered(schedule) else None
+    scales = has_kind("REDUCE_GRAD") and (mean is None or mean.size > 0)
+    homes = dict(zip(schedule.stage.tolist(), schedule.rank.tolist(), strict=True))
     player: private.PipelineScheduleMulti = kind(
-        list(stages), schedule.num_microbatches, loss_fn=loss
+        list(stages),
+        schedule.num_microbatches,
+        loss_fn=loss,
+        **options_of(kind, homes, scales=scales),
     )
+    wait_for_all(player)
+    keep_no_outputs(player)
+    if not has_kind("REDUCE_GRAD"):
+        mean_gradients(
+            player, [stage for stage in stages if mean is None or stage.stage_index in mean]
+        )
+    rows = _in_its_words(schedule)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.csv")
-        path.write_text(f"{schedule}\n")
-        player._load_csv(
-            str(path), format="compute_comms" if is_lowered(schedule) else "compute_only"
-        )
+        path.write_text(f"{rows}\n")
+        player._load_csv(str(path), format="compute_comms" if is_lowered(rows) else "compute_only")
     return player
 
 
@@ -125,10 +148,14 @@ def generator(
 ) -> private._PipelineSchedule:
     """PyTorch's own schedule class of this name, such as ScheduleGPipe, on these stages."""
     kind = _private(name)
+    catch_up(stages)
     single = issubclass(kind, private.PipelineScheduleSingle)
     player: private._PipelineSchedule = kind(
         stages[0] if single else list(stages), num_microbatches, loss_fn=loss
     )
+    wait_for_all(player)
+    if not scales_gradients():
+        mean_gradients(player, stages)
     return player
 
 
@@ -168,6 +195,27 @@ def _private(name: str) -> Any:  # noqa: ANN401
             f"torch {found} has no {name}; it was last seen in torch {SEEN[1]}, first in {SEEN[0]}"
         )
     return getattr(private, name)
+
+
+def _in_its_words(schedule: Schedule) -> Schedule:
+    """The rows, without what this torch has no word for.
+
+    A pair is its two ops, which the runtime of later versions runs one after the other, too;
+    instead of REDUCE_GRAD stands `mean_gradients`.
+    """
+    if schedule.paired.any() and not has_kind("OVERLAP_F_B"):
+        rows = schedule if is_lowered(schedule) else lower(schedule)
+        schedule = Schedule.of(rows.rows)
+    if not has_kind("REDUCE_GRAD") and (schedule.kind == Kind.REDUCE_GRAD).any():
+        schedule = Schedule.of(
+            [op for op in row if op.kind is not Kind.REDUCE_GRAD] for row in schedule.rows
+        )
+    return schedule
+
+
+def _word(kind: private._ComputationType) -> str:
+    """What rows call a kind of op; torch 2.6 numbers its kinds, and prints their words."""
+    return kind.value if isinstance(kind.value, str) else str(kind)
 
 
 def _action(item: Op | Pair) -> private._Action:

@@ -36,18 +36,20 @@ def work(
     store: str | None,
     at_end: Callable[[], Any] = lambda: None,
     at_failure: Callable[[], None] = lambda: None,
+    told_to_end: Callable[[float], bool] | None = None,
 ) -> Any:  # noqa: ANN401
     """Run one rank in this process; a failure is written down and ends it with `FAILED`.
 
     `at_end` is called while the ranks can still talk to each other; what it returns is returned.
-    `at_failure` is called before a failure ends this process.
+    `at_failure` is called before a failure ends this process, and before it ends because
+    `told_to_end`, which waits for some seconds, says so.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     _place(session, local_rank)
     worker = Worker(session, folder, rank)
     gpu = torch.cuda.current_device() if session.device == "cuda" else None
-    watch = (worker, os.getppid(), gpu, at_failure)
+    watch = (worker, os.getppid(), gpu, at_failure, told_to_end or _never_told)
     threading.Thread(target=_watch, args=watch, daemon=True).start()
     try:
         with worker.beacon.patient(START):
@@ -75,39 +77,54 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {shorten(line, LONGEST, placeholder=' ...') or 'no message'}"
 
 
-def _report(worker: Worker, place: Place | None, text: str, *, hung: bool) -> None:
-    """Write down what failed, where."""
+def _report(
+    worker: Worker, place: Place | None, text: str, *, hung: bool, waits: bool = False
+) -> None:
+    """Write down what failed, where; `waits` says that its GPU has not begun that op."""
     session = worker.session
     at = "its start"
     if place is not None:
         lowered = session.plays[place.play].lowered if place.play >= 0 else None
         at = place.told(lowered, worker.rank)
-    inside = place is not None and place.running == RUNNING
+    inside = place is not None and place.running == RUNNING and not waits
     worker.write("error", op=at, text=text, when=time.monotonic(), hung=hung, inside=inside)
     sys.stderr.write(f"rank {worker.rank} failed at {at}: {text}\n")  # torchrun shows it
     sys.stderr.flush()
 
 
-def _watch(worker: Worker, parent: int, gpu: int | None, at_failure: Callable[[], None]) -> None:
+def _watch(
+    worker: Worker,
+    parent: int,
+    gpu: int | None,
+    at_failure: Callable[[], None],
+    told_to_end: Callable[[float], bool],
+) -> None:
     """End this process when nothing ends for too long, or when who started it is gone."""
     path, timeout = worker.path.with_suffix(".beacon"), worker.session.timeout
     if gpu is not None:
         torch.cuda.set_device(gpu)  # each thread has a current one of its own
     while True:
-        time.sleep(min(BEAT, timeout / 8))
+        over = told_to_end(min(BEAT, timeout / 8))
         worker.beacon.beat()
-        if os.getppid() != parent:
+        if over or os.getppid() != parent:
             at_failure()
             os._exit(FAILED)
         place = Beacon.read(path)
         if place is None or place.overdue(timeout) <= 0:
             continue
-        stuck = worker.recorder.unfinished()
+        stuck, begun = worker.recorder.unfinished()
         if stuck is not None:
             place = place._replace(running=RUNNING, op=stuck)
-        _report(worker, place, f"nothing ended for {timeout:g} s", hung=True)
+        text = f"nothing ended for {timeout:g} s"
+        _report(worker, place, text, hung=True, waits=not begun)
         at_failure()
         os._exit(HUNG)
+
+
+def _never_told(seconds: float) -> bool:
+    """Who started this process ends it."""
+    time.sleep(seconds)
+    return False
 
 
 def _place(session: Session, local_rank: int) -> None:

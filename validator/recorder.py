@@ -69,12 +69,15 @@ class Recorder:
         last = self.events[-1]
         self.events[-1] = last._replace(end=self.marker.extended(last.end))
 
-    def unfinished(self) -> Op | None:
-        """The first op that the GPU has not done, though the host has issued it; None on CPU."""
+    def unfinished(self) -> tuple[Op | None, bool]:
+        """The first op that the GPU has not done, though the host has issued it; None on CPU.
+
+        Second, whether it has begun: an op of a GPU that has not waits for a message.
+        """
         for event in list(self.events):
             if hasattr(event.end, "query") and not _done(event.end):
-                return Op(event.stage, event.kind, event.microbatch)
-        return None
+                return Op(event.stage, event.kind, event.microbatch), _done(event.begin)
+        return None, True
 
     def during(self, stage: int, kind: Kind, work: Callable[[], None]) -> None:
         """An op of ours, as the optimizer step."""

@@ -49,6 +49,7 @@ class _Verdict(BaseModel):
 class _Offset(Record):
     part: Literal["offset"]
     peer: Place
+    round: Place = 0
     seconds: Finite
     residual: Seconds
 

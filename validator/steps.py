@@ -134,14 +134,16 @@ def _rows_of(
     **wanted: Any,  # noqa: ANN401
 ) -> Iterator[dict[int, list[Mark]]]:
     """Whole rows of each step by rank, of the ranks that wrote one."""
-    offsets = {int(r["peer"]): float(r["seconds"]) for r in measured.of("offset")}
+    offsets = {
+        (int(r["peer"]), int(r.get("round", 0))): float(r["seconds"]) for r in measured.of("offset")
+    }
     turns: dict[tuple[int, int, bool], dict[int, list[Mark]]] = defaultdict(dict)
     for record in measured.of(part, **wanted):
         names = record.get("plays", [record.get("play")])
         if play.name not in names or not is_whole(record, play, lone=part == "lone"):
             continue
         rank = int(record["rank"])
-        late = offsets.get(rank, 0.0)
+        late = offsets.get((rank, record["round"]), offsets.get((rank, 0), 0.0))
         turns[record["round"], record.get("step", 0), record.get("split", False)][rank] = [
             Mark(Kind(kind), stage, microbatch, begin + late, end + late, own)
             for kind, stage, microbatch, begin, end, own in record["events"]

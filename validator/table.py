@@ -14,7 +14,7 @@ __all__ = ["failures", "noisy_verdict", "passes", "report", "what_ran", "worst"]
 def report(measured: Measured, runs: Sequence[Comparison], tolerance: float) -> str:
     """Everything that was asked: steps, bubbles, memory, ops, gradients, links, verdict."""
     parts = [what_ran(measured), _steps(runs), _ops(worst(runs)), _calibrated(measured)]
-    parts += [record["text"] for record in measured.of("note")]
+    parts += dict.fromkeys(record["text"] for record in measured.of("note"))
     parts += failures(measured)
     parts += ["\n".join(run.noise for run in runs if run.noise)]
     parts.append(_verdict(runs, tolerance))

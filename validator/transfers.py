@@ -5,16 +5,18 @@ lets several ranks share one GPU, over gloo, which moves no GPU memory. A looped
 nothing and finds in its receive buffers what lies there, so one rank of a pipeline runs alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage
 
-__all__ = ["fill", "loop_back", "stage_through_host"]
+__all__ = ["buffers", "fill", "loop_back", "stage_through_host"]
 
 Pending = dict[int, list[tuple[torch.Tensor, torch.Tensor]]]  # microbatch: host, device
+
+VOTES = ("_warmup_forward_vote", "_warmup_backward_result")  # by which neighbours connect
 
 
 def stage_through_host(stages: Iterable[PipelineStage]) -> None:
@@ -29,6 +31,8 @@ def stage_through_host(stages: Iterable[PipelineStage]) -> None:
             pending: Pending = {}
             _replace(stage, name, _receives_into_host(pending))
             _copy_first(stage, user, pending)
+        for name in VOTES:
+            _meet_on_host(stage, name)
 
 
 def loop_back(stages: Iterable[PipelineStage]) -> None:
@@ -42,7 +46,7 @@ def loop_back(stages: Iterable[PipelineStage]) -> None:
         ):
             _replace(stage, name, lambda _, __: [])
         static = torch.ones(1, dtype=torch.int32, device=stage.device)
-        for name in ("_warmup_forward_vote", "_warmup_backward_result"):
+        for name in VOTES:
             if hasattr(stage, name):
                 setattr(stage, name, lambda *_, static=static, **__: static)
 
@@ -52,11 +56,17 @@ def fill(stages: Iterable[PipelineStage]) -> None:
     generator = torch.Generator().manual_seed(0)
     for stage in stages:
         for infos, scale in ((stage.args_recv_info, 1.0), (stage.grad_recv_info, 1e-3)):
-            for info in (info for each in infos.values() for info in each):
-                if isinstance(info.buffer, torch.Tensor):
-                    with torch.no_grad():
-                        noise = torch.randn(info.buffer.shape, generator=generator)
-                        info.buffer.copy_(scale * noise)
+            for buffer in buffers(infos):
+                with torch.no_grad():
+                    buffer.copy_(scale * torch.randn(buffer.shape, generator=generator))
+
+
+def buffers(infos: Mapping[int, Iterable[Any]]) -> Iterator[torch.Tensor]:
+    """The receive buffers of a stage, of every microbatch; the model's inputs have none."""
+    for info in (info for each in infos.values() for info in each):
+        buffer = getattr(info, "buffer", None)
+        if isinstance(buffer, torch.Tensor):
+            yield buffer
 
 
 def _replace(
@@ -71,6 +81,22 @@ def _replace(
         return instead(method(microbatch), microbatch)
 
     setattr(stage, name, other)
+
+
+def _meet_on_host(stage: PipelineStage, name: str) -> None:
+    """Let a method's own tensors, with which neighbours connect, lie in host memory."""
+    method = getattr(stage, name, None)
+    if method is None:
+        return
+
+    def meeting(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        device, stage.device = stage.device, torch.device("cpu")
+        try:
+            return method(*args, **options)
+        finally:
+            stage.device = device
+
+    setattr(stage, name, meeting)
 
 
 def _sends_from_host(ops: list[distributed.P2POp], _: int) -> list[distributed.P2POp]:

@@ -4,6 +4,7 @@ Who notices is seldom who failed: a rank that hangs is reported by its neighbour
 it, and one that dies closes their connections.
 """
 
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -52,7 +53,8 @@ def ended(session: Session, folder: Path, codes: Mapping[int, int | None]) -> Ve
     for rank, code in codes.items():
         if code and rank not in errors:
             log = (folder / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
-            last = log[-1] if log else "it said nothing"
+            errors_said = [line for line in log if re.match(r"[\w.]+(Error|Exception): ", line)]
+            last = next(iter((errors_said or log)[-1:]), "it said nothing")
             return Verdict(rank, f"rank {rank} ended with code {code}: {last}")
     first = min(errors.values(), key=lambda record: float(record["when"]))
     if first.get("hung"):

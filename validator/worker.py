@@ -59,6 +59,8 @@ class Worker:
         self.expected: dict[str, torch.Tensor] = {}
         self.kept: dict[Any, Parts] = {}
         self.keeps = self._has_room()
+        self.control: distributed.ProcessGroup | None = None  # on which hosts compare clocks
+        self.hosts: list[Any] = [None] * session.num_ranks
         self.begin = time.monotonic()
 
     def write(self, part: str, **values: Any) -> None:  # noqa: ANN401
@@ -70,7 +72,6 @@ class Worker:
         """All parts, in order."""
         session = self.session
         self.write("about", **about(self.device))
-        self._offsets()
         if session.transfers != "looped":  # which has no inputs that a model without a cut has
             self.expected = self._reference()
         self._links()
@@ -81,6 +82,7 @@ class Worker:
         )
         cuts = [(key, list(plays)) for key, plays in alike]
         for turn in range(session.rounds):
+            self._offsets(turn)
             for _, plays in cuts:
                 self._cut(turn, plays)
         self.write("done", seconds=time.monotonic() - self.begin)
@@ -111,19 +113,22 @@ class Worker:
                 over.wait()
         return found
 
-    def _offsets(self) -> None:
-        """What rank 0 adds to the clocks of ranks on other hosts; one host has one clock."""
+    def _offsets(self, turn: int) -> None:
+        """What rank 0 adds to the clocks of ranks on other hosts; one host has one clock.
+
+        Once a round, since the clocks of two hosts drift apart by microseconds a second.
+        """
         session = self.session
         if session.num_ranks == 1 or session.transfers == "looped":
             return
-        hosts: list[Any] = [None] * session.num_ranks
-        control = distributed.new_group(backend="gloo")
-        distributed.all_gather_object(hosts, socket.gethostname(), group=control)
+        if self.control is None:
+            self.control = distributed.new_group(backend="gloo")
+            distributed.all_gather_object(self.hosts, socket.gethostname(), group=self.control)
         for peer in range(1, session.num_ranks):
-            if hosts[peer] != hosts[0] and self.rank in (0, peer):
-                offset, residual = offset_to(0 if self.rank else peer, self.rank, control)
+            if self.hosts[peer] != self.hosts[0] and self.rank in (0, peer):
+                offset, residual = offset_to(0 if self.rank else peer, self.rank, self.control)
                 if self.rank == 0:
-                    self.write("offset", peer=peer, seconds=offset, residual=residual)
+                    self.write("offset", peer=peer, round=turn, seconds=offset, residual=residual)
 
     def _links(self) -> None:
         """Every pair of ranks whose stages are neighbours in some play."""
@@ -139,7 +144,12 @@ class Worker:
                 found = exchange(source, target, self.rank, sizes, device)
                 if self.rank == source:
                     self.write("link", source=source, target=target, samples=found)
-            distributed.barrier()
+            self._barrier()
+
+    def _barrier(self) -> None:
+        """Meet all ranks. NCCL is told the GPU, or it would guess one by the rank."""
+        direct = self.device.type == "cuda" and self.session.transfers == "direct"
+        distributed.barrier(device_ids=[torch.cuda.current_device()] if direct else None)
 
     def _sweep(self) -> None:
         """One layer over sizes and dtypes."""
@@ -224,9 +234,10 @@ class Worker:
         if turn == 0 or not self.keeps:
             with self.beacon.patient(COMPILING if session.compiled else 0.0):
                 player.warm_up(session.warmup)
-        if turn == 0 and self.expected:
-            player.gradients_only()
-            self.write("numerics", play=play.name, **furthest(parts.modules, self.expected))
+        if turn == 0 and session.transfers != "looped":
+            player.gradients_only()  # on all ranks, though some may have nothing to compare with
+            if self.expected:
+                self.write("numerics", play=play.name, **furthest(parts.modules, self.expected))
             for module in parts.modules.values():
                 module.zero_grad(set_to_none=False)
         for step in range(session.steps):
@@ -255,7 +266,7 @@ class Worker:
         gc.disable()  # a collection in a step would be some op's time
         self.clock.begin()
         if self.session.transfers != "looped":
-            distributed.barrier()
+            self._barrier()
         begin = self.clock.mark()
         player.step()
         end = self.clock.mark()

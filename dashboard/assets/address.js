@@ -62,7 +62,10 @@
     last = 0;
     visit += 1;
     mark();
-    window.dash_clientside.set_props("route", { data: route() });
+    const now = visit;
+    window.lateScripts().then(function () {
+      if (now === visit) window.dash_clientside.set_props("route", { data: route() });
+    });
   }
 
   function mark() {

@@ -21,7 +21,10 @@
     const place = holder();
     if (!place) return;
     if (!it.rows.length) {
-      place.textContent = it.latest ? "So many ops are shown as text alone; see below." : "";
+      const words = document.createElement("p");
+      words.className = "muted";
+      words.textContent = it.latest ? "So many ops are shown as text alone; see below." : "";
+      place.replaceChildren(words);
       return;
     }
     const marked = new Set(it.spots.map((spot) => spot.join(":")));
@@ -45,7 +48,8 @@
         const words = match
           ? "stage " + match[1] + " " + WORDS[match[2]] + " " + match[3]
           : text || "end of the row";
-        button.setAttribute("aria-label", words + (stuck ? ", stuck here" : ""));
+        const short = text ? text + ", " : "+, ";
+        button.setAttribute("aria-label", short + words + (stuck ? ", stuck here" : ""));
         button.title = words + (stuck ? ": stuck here" : "");
         box.appendChild(button);
       });

@@ -53,6 +53,16 @@
     });
   }
 
+  /* By a share of what is in view, as far as the step goes. */
+  function pan(share) {
+    const graph = plot();
+    if (!graph || !graph._fullLayout) return;
+    const axis = graph._fullLayout.xaxis, [low, high] = axis.range, by = share * (high - low);
+    const most = (axis.maxallowed || Infinity) - high;
+    const way = Math.min(most, Math.max(-low, by));
+    window.Plotly.relayout(graph, { "xaxis.range[0]": low + way, "xaxis.range[1]": high + way });
+  }
+
   function whole() {
     const graph = plot();
     if (!graph || !graph._fullLayout) return;
@@ -78,6 +88,8 @@
     const on = (selector) => event.target.closest && event.target.closest(selector);
     if (on("#zoom-in")) zoom(0.5);
     if (on("#zoom-out")) zoom(2);
+    if (on("#pan-back")) pan(-0.5);
+    if (on("#pan-on")) pan(0.5);
     if (on("#explore-whole")) whole();
     const gap = on(".gap"), fix = on(".fix");
     if (gap) ask(Number(gap.dataset.rank), Number(gap.dataset.time));

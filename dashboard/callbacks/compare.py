@@ -5,6 +5,7 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dashboard import ids
+from dashboard.callbacks.height import keep_height
 from dashboard.comparison import (
     FIELDS,
     MOST_RUNS,
@@ -29,6 +30,7 @@ __all__ = ["register"]
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
+    keep_height(app, page.FIGURE)
     fields = page.field_id(ALL, ALL)
     app.callback(
         Output(page.FIGURE, "figure"),

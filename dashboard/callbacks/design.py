@@ -6,6 +6,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Response, request
 
 from dashboard import ids
+from dashboard.callbacks.height import keep_height
 from dashboard.design import (
     DesignState,
     asked_for,
@@ -43,10 +44,12 @@ NAMES = (
     "job",
     "view",
 )
+STUCK = "These rows cannot run."
 
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
+    keep_height(app, page.FIGURE)
     controls = [
         page.SCHEDULE,
         *page.SIZES.values(),
@@ -139,11 +142,13 @@ def update(*values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what a browser se
         state = _state(given)
         draft = draft_of(state)
     except ValueError as error:
-        return (no_update, "card tight stale", no_update, "", problem(str(error)), [], no_update)
+        wrong: tuple[Any, ...] = (STUCK, problem(str(error)), [], no_update)
+        return (no_update, "card tight stale", no_update, *wrong)
     query, late = _query(state, visit)
     cells = cells_of(draft, rows_text(state))
     if draft.run is None:
-        return (no_update, "card tight stale", cells, "", problem(draft.error), [], query)
+        wrong = (STUCK, problem(draft.error), [], query)
+        return (no_update, "card tight stale", cells, *wrong)
     report, chunks = draft.run.report, draft.run.plan.vpp
     held = tuple(f"holds {count / chunks:g}" for count in report.peak_in_flight.tolist())
     band = Band("", draft.run.timeline, held=held)

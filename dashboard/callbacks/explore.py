@@ -46,12 +46,12 @@ def register(app: Dash) -> None:
     )
     app.callback(
         Output(page.RUN, "figure"),
-        Output(page.HEADLINE, "children"),
-        Output(page.LEGEND, "children"),
+        Output(page.HEADLINE, "html"),
+        Output(page.LEGEND, "html"),
         Output(page.SPLIT, "figure"),
-        Output(page.SPLIT_KEY, "children"),
+        Output(page.SPLIT_KEY, "html"),
         Output(page.GRID, "figure"),
-        Output(page.GAPS, "children"),
+        Output(page.GAPS, "html"),
         Output(page.INSPECTOR, "children"),
         Output(page.RUN, "style"),
         Output(page.RESULTS, "className"),

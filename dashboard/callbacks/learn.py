@@ -5,6 +5,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dashboard import ids
+from dashboard.callbacks.height import keep_height
 from dashboard.export import PICTURES, Picture, add_export
 from dashboard.figures.stacked import Band, stacked
 from dashboard.layout import learn as page
@@ -23,6 +24,7 @@ NAMES = ("step", "pp", "m", "f", "i", "w")  # of the controls
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
+    keep_height(app, page.FIGURE)
     controls = [
         Input(page.STEP, "value"),
         *(Input(name, "value") for name in page.SLIDERS.values()),

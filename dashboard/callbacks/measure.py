@@ -6,6 +6,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 from flask import Response, request
 
 from dashboard import ids
+from dashboard.callbacks.height import keep_height
 from dashboard.export import answer
 from dashboard.figures.errors import errors
 from dashboard.figures.stacked import Band, stacked
@@ -31,6 +32,7 @@ EMPTY = "Upload a trace to see it over its simulation."
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
+    keep_height(app, page.FIGURE, page.ERRORS)
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("measure", "choose"),
         Output(page.TRACE, "data"),

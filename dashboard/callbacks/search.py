@@ -5,6 +5,7 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dashboard import ids
+from dashboard.callbacks.height import keep_height
 from dashboard.figures.pareto import pareto
 from dashboard.jobs import Told, cancel, start, told
 from dashboard.layout import search as page
@@ -47,6 +48,7 @@ NAMES = (
 
 def register(app: Dash) -> None:
     """Add the page's callbacks."""
+    keep_height(app, page.FRONT)
     knobs = page.knob_id(ALL)
     app.callback(
         Output(page.JOB, "data"),

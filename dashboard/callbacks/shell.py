@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboard import ids
 from dashboard.layout.shell import missing
@@ -62,7 +62,7 @@ def show(route: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what a browser sends
 
 
 def _content(page: Page[Any], state: PageState, visit: Visit) -> list[Any]:
-    """A page and its store of the visit."""
+    """A page, its name for whoever hears it, and its store of the visit."""
     said = {"visit": visit.number, "theme": visit.look.name, "chosen": visit.is_chosen}
     store = dcc.Store(id=ids.visit_of(page.path.strip("/") or "explore"), data=said)
-    return [store, page.layout(state, visit.look)]
+    return [store, html.H1(page.name, className="unseen"), page.layout(state, visit.look)]

@@ -12,7 +12,7 @@ from traces.raster import COLLECTIVES
 
 __all__ = ["MARGIN", "Window", "numbered", "spans_in", "strips_in", "whole"]
 
-PLOT = 920  # of the rows on a common screen [pixel]
+PLOT, NARROW = 920, 680  # of the rows on a common screen; on one of 1280 [pixel]
 MOST_BARS = 1_300  # more nodes than this make a page slow [1]
 NARROWEST = 1.6  # an op that can be seen [pixel]
 MARGIN = 0.5  # windows drawn beyond each side, for panning [1]
@@ -83,12 +83,17 @@ def strips_in(timeline: Timeline, window: Window, drawn: int) -> NDArray[np.int6
 def numbered(
     timeline: Timeline, spans: NDArray[np.int64], window: Window, row: float
 ) -> NDArray[np.int64]:
-    """Those of some spans whose microbatch's number fits into its bar; all of a kind or few."""
+    """Those of some spans whose microbatch's number fits into its bar; all of a kind or few.
+
+    A number that the window's edge would cut is left out: half of it is another number.
+    """
     if row < LOWEST_ROW:
         return spans[:0]
-    digits = len(str(int(timeline.microbatch.max(initial=0))))
-    pixels = (timeline.end[spans] - timeline.start[spans]) * PLOT / window.length
-    fits = (pixels >= digits * DIGIT + PAD) & (timeline.microbatch[spans] >= 0)
+    start, end, pixel = timeline.start[spans], timeline.end[spans], PLOT / window.length
+    width = len(str(int(timeline.microbatch.max(initial=0)))) * DIGIT
+    fits = ((end - start) * pixel >= width + PAD) & (timeline.microbatch[spans] >= 0)
+    for edge in (window.start, window.end):
+        fits &= np.abs((start + end) / 2 - edge) * NARROW / window.length >= width / 2
     kinds = np.isin(timeline.kind[spans], [Kind.F, Kind.B, Kind.I, Kind.W])
     chosen = spans[fits & kinds]
     if len(chosen) > MOST_NUMBERS:  # then only those in view

@@ -50,15 +50,18 @@ def pareto(front: Sequence[Mapping[str, Any]], look: Look, chosen: int | None = 
         customdata=[point["index"] for point in front],
         hovertemplate="<b>%{y:,.0f} tokens/s</b>, %{x:.1f} GB free<br>%{hovertext}<extra></extra>",
     )
-    if front:
+    ends = [(0, "bottom", f"fastest: {y[0]:,.0f} tokens/s")] if front else []
+    if len(front) > 1:
+        ends.append((-1, "top", f"roomiest: {x[-1]:.1f} GB free"))
+    for end, side, text in ends:
+        right = x[end] > 0.5 * x[-1]  # of the figure: the text goes to the left
         fig.add_annotation(
-            x=x[0],
-            y=y[0],
-            text=f"fastest: {words[0]}",
-            xanchor="left",
-            yanchor="bottom",
-            xshift=6,
-            yshift=8,
+            x=x[end],
+            y=y[end],
+            text=text,
+            xanchor="right" if right else "left",
+            yanchor=side,
+            yshift=8 if side == "bottom" else -8,
             showarrow=False,
             font={"color": look.ink, "size": 13},
         )

@@ -103,7 +103,6 @@ def _add_ops(
         fill = color(Kind(kind), c, num_chunks)
         place = (top[mine], (bottom - top)[mine])
         _add_bars(fig, run, ops[mine], unit, fill, place)
-        fig["data"][-1]["marker"]["line"] = {"color": look.edge, "width": 0.5}
     for kind in np.unique(timeline.kind[strips]).tolist():
         mine = strips[timeline.kind[strips] == kind]
         low, high = LANES[Kind(kind)]

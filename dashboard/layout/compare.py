@@ -79,7 +79,7 @@ def layout(state: CompareState, look: Look) -> Any:  # noqa: ANN401 - a componen
                 [
                     html.P(id=FINDING, className="finding", **attributes({"aria-live": "polite"})),
                     html.Div(
-                        dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
+                        dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED),
                         className="card tight",
                     ),
                     html.Div(_table(look), className="card tight"),
@@ -98,7 +98,7 @@ def runs(entries: Sequence[Entry], costs: str) -> list[Any]:
 
 def columns(found: Sequence[Compared]) -> list[dict[str, Any]]:
     """The table's columns: the figure's name, then a run each; the best cell is marked."""
-    first = {"field": "figure", "headerName": "", "pinned": "left", "width": 210}
+    first = {"field": "figure", "headerName": "figure", "pinned": "left", "width": 210}
     marked = [
         {
             "condition": f"params.data.best === 'run{at}'",

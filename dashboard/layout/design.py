@@ -7,7 +7,7 @@ from dash import dcc, html
 
 from dashboard.design import DesignState, rows_text
 from dashboard.jobs import Told
-from dashboard.layout.plain import BLANK, ZOOMED, attributes, number, problem
+from dashboard.layout.plain import BLANK, ZOOMED, attributes, number, problem, queued
 from dashboard.theme import Look
 from simulator.schedules import schedules
 
@@ -86,15 +86,15 @@ def layout(state: DesignState, look: Look) -> Any:  # noqa: ANN401, ARG001 - a c
             html.Section(
                 [
                     html.Div(id=RESULT, className="finding", **attributes({"aria-live": "polite"})),
+                    html.Div(id=ERROR),
                     html.Div(
-                        dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
+                        dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED),
                         id=SPACE,
                         className="card tight",
                     ),
                     html.Div(
                         [_palette(), html.Div(id=GRID, className="op-grid")], className="card"
                     ),
-                    html.Div(id=ERROR),
                     html.Div(_editor(state), className="card"),
                 ],
                 className="results",
@@ -117,7 +117,7 @@ def improvement(told: Told | None, step: float | None) -> list[Any]:
     if told.error:
         return [problem(told.error)]
     if not found:
-        return [html.P("searching ..." if told.is_running else told.state, className="small")]
+        return [html.P(queued(told) or told.state, className="small")]
     best, bound = found["objective"], found["bound"]
     gap = 100 * (best - bound) / best if best else 0.0
     proof = "proven best" if found.get("proven") else f"at most {gap:.1f} % from best"

@@ -9,6 +9,8 @@ from dashboard.answer import answer, key_of
 from dashboard.exploration import ExploreState
 from dashboard.layout.fields import LADDERS, groups, plan_fields
 from dashboard.layout.graph import GRAPH
+from dashboard.layout.markup import Markup
+from dashboard.layout.plain import BLANK
 from dashboard.theme import Look
 from simulator.job import Plan
 from simulator.load import preset_names
@@ -39,9 +41,8 @@ RESULTS, HEADLINE, LEGEND, SPLIT_KEY, INSPECTOR, GAPS = (
 )
 MORE = "explore-more"
 FIRST = "Pipeline"  # the heading whose fields stand at once
-LOW = {"height": 260}
-BLANK = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
-EMPTY: tuple[Any, ...] = (BLANK, [], [], BLANK, [], BLANK, [], [], {"height": 420}, {})
+LOW, GPUS = {"height": 260}, {"height": 300}
+EMPTY: tuple[Any, ...] = (BLANK, "", "", BLANK, "", BLANK, "", [], {"height": 420}, {})
 
 
 def layout(state: ExploreState, look: Look) -> Any:  # noqa: ANN401 - a component
@@ -200,7 +201,7 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
     graph = still | {"scrollZoom": True, "doubleClick": False}
     tools = dmc.Group(
         [
-            html.Div(kinds, id=LEGEND, className="legend"),
+            Markup(html=kinds, id=LEGEND, className="legend"),
             dmc.Group(
                 [
                     dmc.Switch(
@@ -208,9 +209,11 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                     ),
                     dmc.ButtonGroup(
                         [
+                            _button("\u25c0", "pan-back", "show what is earlier"),
+                            _button("\u25b6", "pan-on", "show what is later"),
                             _button("\u2212", "zoom-out", "show more of the step"),
                             _button("+", "zoom-in", "show less of the step, larger"),
-                            _button("Whole step", WHOLE, "show all of the step"),
+                            _button("Whole step", WHOLE, "whole step: show all of it"),
                         ]
                     ),
                 ],
@@ -235,12 +238,12 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
         size="xs",
     )
     return [
-        html.Div(tiles, id=HEADLINE, className="headline", **POLITE),
+        Markup(html=tiles, id=HEADLINE, className="headline", **POLITE),
         html.Div([tools, run], className="card"),
         html.Div(
             [
                 html.Div(words, id=INSPECTOR, className="inspector", **POLITE),
-                html.Div(gaps, id=GAPS, className="gaps"),
+                Markup(html=gaps, id=GAPS, className="gaps"),
             ],
             className="card pair",
         ),
@@ -249,7 +252,7 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                 html.Div(
                     [
                         html.H3("Where the step goes"),
-                        html.Div(causes, id=SPLIT_KEY, className="legend"),
+                        Markup(html=causes, id=SPLIT_KEY, className="legend"),
                         dcc.Graph(id=SPLIT, figure=split, config=still, style=LOW),
                     ],
                     className="card",
@@ -260,7 +263,7 @@ def _results(state: ExploreState, shown: tuple[Any, ...]) -> list[Any]:
                             [html.H3("Which GPU is in which group"), grid_by],
                             justify="space-between",
                         ),
-                        dcc.Graph(id=GRID, figure=gpus, config=still, style=LOW),
+                        dcc.Graph(id=GRID, figure=gpus, config=still, style=GPUS),
                     ],
                     className="card",
                 ),

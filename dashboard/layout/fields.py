@@ -24,6 +24,7 @@ LADDERS: dict[str, list[int]] = {  # what a slider steps over; the box beside it
     "num_microbatches": [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024],
     "micro_batch_size": [1, 2, 4, 8, 16, 32],
 }
+TEXTS = {"layers_per_stage": "even", "recompute_modules": "core_attn"}  # what stands there if empty
 GROUPS: dict[str, tuple[str, ...]] = {  # what is not named stands under "More"
     "Pipeline": ("schedule", "pp", "vpp", "num_microbatches", "micro_batch_size"),
     "Tensor and data parallelism": ("tp", "dp", "sequence_parallel", "zero_stage"),
@@ -84,10 +85,11 @@ def _control(name: str, field: FieldInfo, given: Any) -> Any:  # noqa: ANN401 - 
         )  # fmt: skip
     if isinstance(value, (list, tuple)):
         value = ", ".join(map(str, value))
-    if name == "layers_per_stage":
+    if name in TEXTS:
         return dmc.TextInput(
-            id=field_id(name), value=str(value or ""), debounce=500, placeholder="even", **about
-        )
+            id=field_id(name), value=str(value or ""), debounce=500, placeholder=TEXTS[name],
+            **about,
+        )  # fmt: skip
     return dmc.NumberInput(
         id=field_id(name), value="" if value is None else value, clampBehavior="none",
         debounce=300, **about,

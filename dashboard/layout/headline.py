@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.figures.split import CAUSES, shares_of
@@ -37,13 +36,13 @@ def _memory(report: Report) -> Any:  # noqa: ANN401 - a component
     peak, room = float(report.peak_memory.max()), report.memory_capacity
     fits = bool(report.fits)
     value, unit = _parted(byte_unit(peak).text(peak))
-    bar = dmc.Progress(
-        value=min(100.0, 100 * peak / room),
-        color="accent" if fits else "red",
-        size=4,
-        mt=4,
-        attributes={"section": {"aria-label": "peak memory over capacity"}},
-    )
+    full = {"width": f"{min(100.0, 100 * peak / room):.1f}%"}
+    named: Any = {
+        "role": "progressbar",
+        "aria-label": "peak memory over capacity",
+        "aria-valuenow": f"{min(100.0, 100 * peak / room):.0f}",
+    }
+    bar = html.Div(html.Div(style=full, **named), className="meter")
     note = f"of {room / 1e9:.0f} GB" if fits else f"over {room / 1e9:.0f} GB: does not fit"
     return _tile("Peak memory", value, unit, note=note, more=bar, alarm=not fits)
 

@@ -72,12 +72,15 @@ def _bubble(bubble: Bubble | None, unit: Unit) -> Any:  # noqa: ANN401 - a compo
         why = f"{bubble.next_op} ({WORDS[bubble.next_op.kind]}) waits for {made}{whom}."
     parts = [html.H3(head), html.P(when), html.P(why)]
     if bubble.chain:
-        steps = [f"{op} on rank {rank}" for rank, op, _, _ in bubble.chain]
+        steps = [
+            html.Li(f"{op} on rank {rank}", value=str(at))
+            for at, (rank, op, _, _) in enumerate(bubble.chain, 1)
+        ]
         if len(steps) > MOST_CHAIN:
             cut = len(steps) - MOST_CHAIN + 1
-            steps[3 : 3 + cut] = [f"{cut} more"]
+            steps[3 : 3 + cut] = [html.Li(f"{cut} more", className="more-steps")]
         parts.append(html.P("What made it late, first to last:", className="muted"))
-        parts.append(html.Ol([html.Li(step) for step in steps], className="chain"))
+        parts.append(html.Ol(steps, className="chain"))
     return html.Div(parts)
 
 

@@ -205,7 +205,7 @@ def _stage() -> Any:  # noqa: ANN401 - a component
         [
             html.Div(
                 [
-                    dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=STILL),
+                    dcc.Graph(id=FIGURE, figure=BLANK, config=STILL),
                     html.Div(html.Div(className="veil"), className="curtain"),
                 ],
                 id="learn-stage",

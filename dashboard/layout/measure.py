@@ -35,6 +35,16 @@ GUESSED = (
     "Where whole backwards alone were measured, I and W count as half of B each. DualPipe and "
     "Chimera hold every stage twice."
 )
+WIDTHS = {  # of the tables' columns, at the least [pixel]
+    "stage": 58,
+    "op": 48,
+    "median": 84,
+    "quartiles": 148,
+    "count": 60,
+    "schedule": 116,
+    "step": 84,
+    "against measured": 150,
+}
 UPLOAD, OTHER = "measure-trace-file", "measure-run-file"
 
 
@@ -100,6 +110,7 @@ def layout(state: MeasureState, look: Look) -> Any:  # noqa: ANN401 - a componen
                 [
                     html.P(id=FINDING, className="finding", **attributes({"aria-live": "polite"})),
                     html.Div(_results(look), id=RESULTS, className="measure-results"),
+                    html.Div(_ways(), className="measure-start card"),
                 ],
                 className="results",
             ),
@@ -145,7 +156,7 @@ def prediction_rows(one: Measured, found: Sequence[Prediction]) -> list[dict[str
             {
                 "schedule": prediction.schedule,
                 "step": "-" if step is None else time_unit(measured).text(step),
-                "against the measured step": prediction.reason
+                "against measured": prediction.reason
                 if step is None
                 else f"{100 * (step / measured - 1):+.1f} %",
             }
@@ -155,12 +166,12 @@ def prediction_rows(one: Measured, found: Sequence[Prediction]) -> list[dict[str
 
 def _results(look: Look) -> list[Any]:
     return [
-        html.Div(dcc.Graph(id=FIGURE, figure=BLANK, className="own-height", config=ZOOMED),
+        html.Div(dcc.Graph(id=FIGURE, figure=BLANK, config=ZOOMED),
                         className="card tight"),
         html.Div(
             [
                 html.H2("Errors by op: simulated over measured, median and quartiles"),
-                dcc.Graph(id=ERRORS, figure=BLANK, className="own-height", config=STILL),
+                dcc.Graph(id=ERRORS, figure=BLANK, config=STILL),
             ],
             className="card",
         ),
@@ -174,7 +185,7 @@ def _results(look: Look) -> list[Any]:
                 html.Div(
                     [html.H2("Every schedule on these costs"), html.P(GUESSED,
                      className="muted small"), _table(PREDICTIONS, look,
-                     ["schedule", "step", "against the measured step"])],
+                     ["schedule", "step", "against measured"])],
                     className="card",
                 ),
             ],
@@ -184,20 +195,52 @@ def _results(look: Look) -> list[Any]:
 
 
 def _table(name: str, look: Look, fields: Sequence[str]) -> Any:  # noqa: ANN401 - a component
-    columns = [{"field": field, "headerName": field, "flex": 1} for field in fields]
-    if "quartiles" in fields:
-        columns[2]["flex"], columns[3]["flex"] = 2, 3
-    if "against the measured step" in fields:
-        columns[-1] |= {"flex": 3, "tooltipField": fields[-1]}
+    columns: list[dict[str, Any]] = [
+        {"field": field, "headerName": field, "flex": WIDTHS[field], "minWidth": WIDTHS[field]}
+        for field in fields
+    ]
+    columns[-1]["tooltipField"] = fields[-1]
     return dag.AgGrid(
         id=name,
         rowData=[],
         columnDefs=columns,
-        defaultColDef={"sortable": False, "resizable": True, "minWidth": 70},
+        defaultColDef={"sortable": False, "resizable": True},
         dashGridOptions={"rowHeight": 30, "headerHeight": 34},
         className=grid_class(look),
         style={"width": "100%", "height": 340},
     )
+
+
+def _ways() -> list[Any]:
+    """How to come by a file, for whoever has none."""
+    return [
+        html.H2("Where a trace comes from"),
+        html.Ul(
+            [
+                html.Li(
+                    [
+                        "Your training: record a step with torch.profiler on every pipeline rank, ",
+                        html.Code("export_chrome_trace"),
+                        " each to a file, and drop all of them at once.",
+                    ]
+                ),
+                html.Li(
+                    [
+                        "Traces that are too large for this page: ",
+                        html.Code("bubblescope trace rank*.json.gz -o measured.json"),
+                        " makes one small file of them.",
+                    ]
+                ),
+                html.Li(
+                    [
+                        "To try the page without any: ",
+                        html.Code("bubblescope simulate JOB.toml -o run.json"),
+                        " saves a simulated run.",
+                    ]
+                ),
+            ]
+        ),
+    ]
 
 
 def _section(heading: str, children: list[Any]) -> Any:  # noqa: ANN401 - a component

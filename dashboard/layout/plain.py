@@ -7,9 +7,10 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import html
 
+from dashboard.jobs import Told
 from dashboard.layout.graph import GRAPH
 
-__all__ = ["BLANK", "STILL", "ZOOMED", "attributes", "beat", "number", "problem"]
+__all__ = ["BLANK", "STILL", "ZOOMED", "attributes", "beat", "number", "problem", "queued"]
 
 BLANK: dict[str, Any] = {  # before the first update
     "data": [],
@@ -51,6 +52,18 @@ def number(
 def problem(text: str) -> Any:  # noqa: ANN401 - a component
     """What is wrong here, as text; nothing for an empty one."""
     return html.Div(text, className="problem", role="alert") if text else None
+
+
+def queued(told: Told) -> str:
+    """What a job says that has found nothing yet: its place among those that wait, or that it runs.
+
+    >>> queued(Told("waiting", {}, num_before=2))
+    'waiting: as many run as this server takes at once, and 2 wait before it'
+    """
+    if told.state == "waiting":
+        before = f", and {told.num_before} wait before it" if told.num_before else "; it is next"
+        return f"waiting: as many run as this server takes at once{before}"
+    return "starting ..." if told.is_running else ""
 
 
 def beat(tick: str, place: str, after: int | None) -> dict[str, Any]:

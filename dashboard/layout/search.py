@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from dashboard.jobs import ABANDONED, MOST_RUNNING, MOST_SECONDS, Told
 from dashboard.layout.compare import grid_class
-from dashboard.layout.plain import BLANK, STILL, attributes, number, problem
+from dashboard.layout.plain import BLANK, STILL, attributes, number, problem, queued
 from dashboard.planning import BY, MOST_POINTS, SearchState, knob_words
 from dashboard.theme import Look
 from simulator.load import preset_names
@@ -49,6 +49,7 @@ WIDTHS = {  # of the table's columns that hold more than a small number [pixel]
     "GPU h / M tokens": 150, "recompute": 106, "microbatch": 106, "layers": 94, "schedule": 116,
 }  # fmt: skip
 STATES = {
+    "waiting": "waiting",
     "running": "searching",
     "done": "done",
     "cancelled": "cancelled; what was found stays",
@@ -85,7 +86,7 @@ def layout(state: SearchState, look: Look) -> Any:  # noqa: ANN401 - a component
                     html.Div(
                         [
                             html.H2("Plans that none beats in speed and free memory at once"),
-                            dcc.Graph(id=FRONT, figure=BLANK, className="own-height", config=STILL),
+                            dcc.Graph(id=FRONT, figure=BLANK, config=STILL),
                             html.Div(
                                 id=CHOSEN, className="chosen", **attributes({"aria-live": "polite"})
                             ),
@@ -105,15 +106,19 @@ def progress(told: Told | None) -> list[Any]:
     """How far a search is, and what became of the plans."""
     if told is None:
         return [
-            html.H2("No search yet"),
-            html.P("Every plan of the knobs is judged: illegal ones and those that cannot fit are "
-                   "dropped with the reason, those proven to be slower are skipped, all others "
-                   "are simulated.", className="muted"),
+            html.H2("No search yet", className="nothing-found"),
+            html.P("Start judges every plan of the knobs: illegal ones and those that cannot fit "
+                   "are dropped with the reason, those proven to be slower are skipped, all others "
+                   "are simulated. The best plans and their Pareto front grow here while it runs.",
+                   className="muted"),
         ]  # fmt: skip
     found = told.result
     if not found:
-        words = told.error or ("starting" if told.is_running else STATES[told.state])
-        return [html.H2("Search"), problem(words) if told.error else html.P(words)]
+        words = told.error or queued(told) or STATES[told.state]
+        return [
+            html.H2("Search", className="nothing-found"),
+            problem(words) if told.error else html.P(words),
+        ]
     share = 100 * found["num_judged"] / max(found["num_points"], 1)
     left = found.get("seconds_left")
     rest = f", about {left:.0f} s left" if told.is_running and left else ""
@@ -240,9 +245,9 @@ def _buttons() -> list[Any]:
         html.Div(id=WRONG),
         html.Div(id=PROBLEM),
         html.P(
-            f"At most {MOST_POINTS / 1e6:.0f} million plans, {MOST_SECONDS / 60:.0f} minutes and "
-            f"{MOST_RUNNING} searches on this server at once. A search ends {ABANDONED:.0f} s "
-            "after its page was closed.",
+            f"At most {MOST_POINTS / 1e6:.0f} million plans and {MOST_SECONDS / 60:.0f} minutes; "
+            f"{MOST_RUNNING} searches run on this server at once, others wait for their turn. "
+            f"A search ends {ABANDONED:.0f} s after its page was closed.",
             className="muted small",
         ),
     ]

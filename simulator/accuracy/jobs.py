@@ -92,11 +92,16 @@ def _families() -> dict[str, Any]:
 def _model(table: Table, row: Row, framework: Framework) -> Model:
     """The row's model; logits are tied or not as its printed number of parameters says."""
     preset = table.models.get(row.text("model"))
+    sizes: dict[str, Any]
     if preset is not None:
         known = load_model(preset)
-        vocab = framework.padded_vocab(known.vocab_size, int(row.text("tp")))
-        return known.model_copy(update={"seq_len": row.count("seq_len"), "vocab_size": vocab})
-    sizes: dict[str, Any] = {
+        sizes = {
+            "seq_len": row.count("seq_len"),
+            "vocab_size": framework.padded_vocab(known.vocab_size, int(row.text("tp"))),
+            "num_nextn_predict_layers": row.count("mtp_layers") or 0,
+        }
+        return known.model_copy(update=sizes)
+    sizes = {
         "name": row.text("model"),
         "num_hidden_layers": row.count("layers"),
         "hidden_size": row.count("hidden"),
@@ -128,11 +133,14 @@ def _plan(table: Table, row: Row, framework: Framework) -> dict[str, Any]:
         pp=sizes["pp"],
         vpp=sizes["vpp"],
         recompute=recompute,
+        recompute_modules=tuple(row.text("recompute_modules").split()) or None,
     )
     plan |= sizes | {"dtype": dtype, "recompute": recompute}
     plan["schedule"] = "interleaved" if sizes["vpp"] > 1 else "1f1b"
     if row.text("schedule").startswith("zb-"):
         plan |= {"schedule": row.text("schedule"), "p2p": "overlapped"}  # of its own runtime
+    if row.text("moe_a2a_overlap"):
+        plan["schedule"] = "1f1b-overlap"
     plan["micro_batch_size"] = _micro_batch(table, row)
     plan["global_batch_size"] = row.count("global_batch")
     _lay_words(row, plan)
@@ -151,6 +159,13 @@ def _lay_words(row: Row, plan: dict[str, Any]) -> None:
             plan["shard_size"] = row.count("gpus_per_node")
         if row.text("shard_size"):
             plan["shard_size"] = row.count("shard_size")
+    if row.text("etp"):
+        plan["etp"] = row.count("etp")
+    if row.text("recompute_modules"):
+        plan["recompute_modules"] = tuple(row.text("recompute_modules").split())
+    if row.text("offload_layers"):
+        plan["offload_activations"] = True
+        plan["offload_num_layers"] = row.count("offload_layers")
     if row.text("capacity_factor"):
         plan["capacity_factor"] = row.number("capacity_factor")
     if "fp32 grad accumulation" in row.text("precision"):
@@ -176,7 +191,9 @@ def _dtype(table: Table, row: Row) -> str:
     if " or " in text:  # the source's section tells which
         text = "bf16" if "section 'bf16'" in row.text("notes") else table.precision
     text = text or table.precision
-    return next((dtype for dtype in ("fp8", "bf16", "fp16") if dtype in text), table.precision)
+    return next(
+        (dtype for dtype in ("nvfp4", "fp8", "bf16", "fp16") if dtype in text), table.precision
+    )
 
 
 def _micro_batch(table: Table, row: Row) -> int:

@@ -17,7 +17,7 @@ def layer_seconds(job: Job) -> tuple[tuple[str, float, float], ...]:
     forward = layer.forward + layer.forward_tensor
     backward = layer.input_grad + layer.weight_grad
     backward += layer.input_tensor + layer.weight_tensor - layer.overlapped
-    backward += found.again + found.again_tensor
+    backward += layer.again + layer.again_tensor
     work = layer_flops(job.model)
     once = job.plan.micro_batch_size * sum(work.values()) / job.plan.tp
     again = {"none": 0.0, "selective": work["core"] / sum(work.values()), "full": 1.0}

@@ -17,6 +17,8 @@ def layers_of_stages(framework: str, model: Model, stages: int) -> tuple[int, ..
         return None
     if framework == "nanotron":
         return _by_cost(model, stages)
+    if framework == "nemo-2" and model.is_latent and 2 * stages <= layers + 3:
+        return _by_recipe(layers, stages)
     if layers % stages == 0:
         return None
     if (layers + 2) % stages == 0:  # embedding and logits count as a layer each
@@ -25,6 +27,23 @@ def layers_of_stages(framework: str, model: Model, stages: int) -> tuple[int, ..
     most = -(-layers // stages)
     full = layers - (most - 1) * stages
     return (*[most] * full, *[most - 1] * (stages - full))
+
+
+def _by_recipe(layers: int, stages: int) -> tuple[int, ...]:
+    """The cut of Megatron-Bridge's DeepSeek-V3: the last stage has what the others leave it.
+
+    Multi-token prediction and the loss count as a layer each; where a stage would have two, the
+    embedding does too. Source: NVIDIA-NeMo/Megatron-Bridge, commit 05d003fb89,
+    src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map; commit 0fa501acee,
+    scripts/performance/configs/deepseek, "Et|(tt|)*30mL".
+
+    >>> _by_recipe(61, 8), _by_recipe(61, 32)[-3:]
+    ((8, 8, 8, 8, 8, 8, 8, 5), (2, 2, 0))
+    """
+    most = -(-(layers + 2) // stages)
+    if most <= 2:
+        return (1, *[2] * (stages - 2), layers - 1 - 2 * (stages - 2))
+    return (*[most] * (stages - 1), layers - most * (stages - 1))
 
 
 def _by_cost(model: Model, stages: int) -> tuple[int, ...]:

@@ -56,6 +56,8 @@ def _hardware(job: Job) -> list[str]:
     flags = []
     if gpu not in _calibrated():
         flags.append(f"no kernel was measured on {gpu}: its efficiencies are another GPU's")
+    if job.plan.dtype == "nvfp4":
+        flags.append("no product in nvfp4 was measured: its efficiency is that of fp8")
     if gpu not in _seen("gpu_name"):
         flags.append(f"no training run on {gpu} is among the measured")
     return flags
@@ -98,6 +100,8 @@ def _options(job: Job) -> list[str]:
         flags.append("no measured run is of a mixture of experts")
     if job.model.attention_reach < 1 and not job.model.is_sparse:  # gpt-oss does
         flags.append("no measured run of a dense model attends to a window of its sequence")
+    if job.model.attn_logit_softcapping is not None:
+        flags.append("no kernel that caps the scores of attention was measured")
     framework = job.plan.framework
     if framework is not None and framework not in _seen("framework"):
         flags.append(f"no measured run is of {framework}")

@@ -183,7 +183,7 @@ def _varying(space: Space) -> list[str]:
 
 def _fixed(space: Space) -> list[str]:
     """The knobs that have one value, in words."""
-    single = [k for k in KNOBS if len(getattr(space, k)) == 1]
+    single = [k for k in KNOBS if len(getattr(space, k)) == 1 and getattr(space, k) != (None,)]
     words = [f"{WORDS.get(k, k)} {_word(getattr(space, k)[0])}" for k in single]
     return [f"in all: {', '.join(words)}"] if words else []
 

@@ -101,8 +101,10 @@ CONTENTS = {
 
 def writable(names: Sequence[str]) -> list[Path]:
     """The outputs, once it is clear that each can be written: before any time is spent."""
-    known = sorted({*writable_suffixes(), ".html", ".txt"})
     paths = [Path(name) for name in names]
+    if not paths:
+        return paths  # without loading what writes pictures, half of a short run's start
+    known = sorted({*writable_suffixes(), ".html", ".txt"})
     for at, path in enumerate(paths):
         if path in paths[:at]:
             raise ValueError(f"{path} is given twice as an output; give it once")

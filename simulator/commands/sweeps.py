@@ -25,13 +25,16 @@ WORDS = {
 
 
 def knobs_of(space: Space, index: NDArray[np.int64]) -> dict[str, list[Any]]:
-    """Each knob's value at points, and the data-parallel size that follows."""
+    """Each knob's value at points, with those that follow: dp, and etp where it is left out."""
     sizes = tuple(len(getattr(space, knob)) for knob in KNOBS)
     places = np.unravel_index(index, sizes)
     found = {
         knob: [getattr(space, knob)[at] for at in place.tolist()]
         for knob, place in zip(KNOBS, places, strict=True)
     }
+    if space.job.model.is_sparse:
+        sizes_of = zip(found["etp"], found["tp"], strict=True)
+        found["etp"] = [tp if etp is None else etp for etp, tp in sizes_of]
     cut = zip(found["tp"], found["pp"], found["cp"], strict=True)
     found["dp"] = [space.num_gpus // (tp * pp * cp) for tp, pp, cp in cut]
     return found
@@ -91,6 +94,7 @@ def sweep_of(space: Space, store: Store) -> Sweep:
     values = knobs_of(space, np.concatenate([block.index for block in blocks]))
     known = {"dp": sorted(set(values["dp"])), **{k: list(getattr(space, k)) for k in KNOBS}}
     shown = [name for name in ("tp", "pp", "dp", *KNOBS) if len(known[name]) > 1]
+    known["etp"] = sorted(set(values["etp"])) if "etp" in shown else []
     job = space.job
     return Sweep(
         title=f"{job.model.name}, {counted(space.num_gpus, 'GPU')}, "

@@ -135,7 +135,7 @@ def _measured(arguments: argparse.Namespace, outputs: list[Path]) -> "Measured |
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from validator.elastic import run_as_rank
 
-        return run_as_rank(session)
+        return run_as_rank(session, [path for path in outputs if path.suffix == ".gz"])
     from validator.launch import Failed, run_ranks
     from validator.replay import run_each_rank
 

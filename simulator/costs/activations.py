@@ -8,15 +8,19 @@ MLPs and no dropout. 16-bit activations, 1-byte masks.
 
 from typing import NamedTuple
 
+from simulator.costs.kernels import ELEMENT_BYTES
+from simulator.costs.modules import DROPPED, modules_of
 from simulator.frameworks import load_framework
 from simulator.job import Job
 
 __all__ = [
     "core_bytes",
+    "dropped_bytes",
     "embedding_bytes",
     "expert_load",
     "head_bytes",
     "layer_bytes",
+    "layer_parts",
     "loss_bytes",
     "saved_layer_bytes",
     "weight_grad_bytes",
@@ -47,6 +51,7 @@ class Widths(NamedTuple):
     latent: float  # compressed queries, keys and values, on every GPU
     ups: float  # outputs of the feed-forward's first product, all experts that the token takes
     inner: float  # inputs of its second product
+    routed: float  # those of routed experts, or of a layer without experts
     copies: float  # of the token that go to experts
 
 
@@ -60,13 +65,16 @@ def _widths(job: Job) -> Widths:
         key, value = query, context
         latent = float((model.q_lora_rank or 0) + (model.kv_lora_rank or 0))
         latent += model.qk_rope_head_dim
-    inner, copies = float(model.intermediate_size), 0.0
+    inner = routed = float(model.intermediate_size)
+    copies = 0.0
     if model.is_sparse:
         copies = model.num_experts_per_tok * expert_load(job)
-        inner = (copies + model.num_shared_experts) * model.expert_width
-    inner /= plan.tp
+        routed = copies * model.expert_width
+        inner = routed + model.num_shared_experts * model.expert_width
+        copies *= plan.expert_tp / plan.tp  # of tokens that the peers split, if experts are whole
+    inner, routed = inner / plan.tp, routed / plan.tp
     gates = 2 if model.gated_mlp else 1
-    return Widths(query, key, value, context, latent, gates * inner, inner, copies)
+    return Widths(query, key, value, context, latent, gates * inner, inner, routed, copies)
 
 
 def expert_load(job: Job) -> float:
@@ -90,7 +98,10 @@ def core_bytes(job: Job) -> float:
     rows = _tokens(job) * model.num_attention_heads / job.plan.tp
     if job.plan.attention == "flash":
         return FP32 * rows
-    return rows * model.seq_len * (2 * BYTES + MASK if model.dropout else BYTES)
+    width = 2 * BYTES + MASK if model.dropout else BYTES
+    if model.attn_logit_softcapping is not None:
+        width += BYTES  # the tanh
+    return rows * model.seq_len * width
 
 
 def layer_bytes(job: Job) -> float:
@@ -100,49 +111,75 @@ def layer_bytes(job: Job) -> float:
     only with sequence parallelism; queries, keys, values, the projection's input and the MLP's two
     wide tensors, 24 h / t; and the attention core. Table 2: s b h (10 + 24 / t + 5 a s / (h t)).
     """
+    return sum(layer_parts(job).values())
+
+
+def layer_parts(job: Job) -> dict[str, float]:
+    """The same by what it is. [bytes]"""
     model, widths = job.model, _widths(job)
-    hidden = model.hidden_size / _hidden_share(job)
-    narrow = hidden * (4 * BYTES + (2 * MASK if model.dropout else 0))
-    attention = widths.query + widths.key + widths.value + widths.context + widths.latent
-    wide = BYTES * (attention + widths.ups + widths.inner)
-    if model.qk_norm:
-        wide += BYTES * (widths.query + widths.key)
-    # tokens as they come to the experts and as they leave them, for the gradient of the weights
-    wide += BYTES * 2 * widths.copies * model.hidden_size
     framework = load_framework(job.plan.framework)
-    if model.gated_mlp and not framework.fused_activation:
-        wide += BYTES * widths.inner  # the gate's activation, before it meets the other half
-    if not model.learned_positions and not framework.fused_rotary:
-        wide += BYTES * (widths.query + widths.key)  # before they are turned
-    if job.plan.dtype == "fp8" and framework.fp8_inputs:
-        wide -= _spared_by_fp8(job, hidden, widths)
-    return _tokens(job) * (narrow + wide) + core_bytes(job)
+    hidden = model.hidden_size / _hidden_share(job)
+    # Products in fp8 and nvfp4 keep their inputs as narrow; attention's output is kept in 16 bits
+    # for its own backward, and again. Source: NVIDIA/TransformerEngine, pytorch/module/
+    # layernorm_linear.py and linear.py, tensors saved for the backward.
+    narrow = ELEMENT_BYTES.get(job.plan.dtype) if framework.fp8_inputs else None
+    cast = BYTES if narrow is None else narrow
+    # the router reads the second norm's output in 16 bits
+    outputs = hidden * (cast + (BYTES if model.is_sparse else cast))
+    apart = model.gated_mlp and not framework.fused_activation
+    inner = cast + (BYTES if apart else 0)  # the gate's activation, before it meets the other half
+    both = BYTES * (widths.query + widths.key)
+    unfused = not model.learned_positions and not framework.fused_rotary
+    routed = widths.routed / widths.inner
+    clamped = framework.loose_experts and model.is_sparse and model.swiglu_limit is not None
+    returned = 0 if framework.weighted_activation else BYTES
+    parts = {
+        "norm inputs": (4 if model.post_norm else 2) * BYTES * hidden,
+        "norm outputs": outputs,
+        "masks": 2 * MASK * hidden if model.dropout else 0.0,
+        "queries, keys, values": BYTES * (widths.query + widths.key + widths.value),
+        "before their norm": both if model.qk_norm else 0.0,
+        "before their turn": both if unfused else 0.0,
+        "compressed": BYTES * widths.latent,
+        "context": (BYTES + (narrow or 0)) * widths.context,
+        # tokens as they come to the experts, and as they leave for the gradient of the router's
+        # weights, unless these go into the activation
+        "sent": cast * widths.copies * model.hidden_size,
+        "returned": returned * widths.copies * model.hidden_size,
+        "ups": BYTES * widths.ups * routed,
+        "clamped": BYTES * widths.ups * routed if clamped else 0.0,  # read by the activation's own
+        "inner": inner * widths.inner * routed,
+        "shared ups": BYTES * widths.ups * (1 - routed),
+        "shared inner": inner * widths.inner * (1 - routed),
+    }
+    tokens = _tokens(job)
+    return {name: tokens * each for name, each in parts.items()} | {"core": core_bytes(job)}
 
 
-def _spared_by_fp8(job: Job, hidden: float, widths: Widths) -> float:
-    """Bytes of one token that inputs of products in fp8 take less than in 16 bits. [bytes]
+def dropped_bytes(job: Job) -> float:
+    """What one layer drops with selective recomputation, and makes again in its backward. [bytes]
 
-    One for each element of the two norms' outputs, of what comes to the experts and of the second
-    product's input; attention's output is kept in 16 bits for its own backward, and again in fp8.
-    Source: NVIDIA/TransformerEngine, pytorch/module/layernorm_linear.py and linear.py, tensors
-    saved for the backward.
+    Modules whose output alone is dropped keep their input, and the others are kept by the product
+    before them. Source: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_config.py,
+    recompute_modules; transformer_layer.py, moe/experts.py, multi_latent_attention.py.
     """
-    inputs = hidden if job.model.is_sparse else 2 * hidden
-    experts = widths.copies * job.model.hidden_size
-    return (BYTES - 1) * (inputs + experts + widths.inner) - widths.context
+    parts = layer_parts(job)
+    dropped = {name for module in modules_of(job) for name in DROPPED[module]}
+    return sum(parts[name] for name in sorted(dropped))
 
 
 def saved_layer_bytes(job: Job) -> float:
     """What one layer keeps from its forward to its backward, after recomputation. [bytes]
 
-    Selective drops the attention core; full keeps the layer's input alone, 2 s b h; alternate its
-    input, attention, and the outputs of the first, third, fifth and seventh of its products.
+    Selective drops the attention core, or what its modules say; full keeps the layer's input alone,
+    2 s b h; alternate its input, attention, and the outputs of the first, third, fifth and seventh
+    of its products.
     """
     if job.plan.recompute == "alternate":
         return _alternate_bytes(job)
     if job.plan.recompute == "full":
         return BYTES * _tokens(job) * job.model.hidden_size / _hidden_share(job)
-    return layer_bytes(job) - (core_bytes(job) if job.plan.recompute == "selective" else 0.0)
+    return layer_bytes(job) - dropped_bytes(job)
 
 
 def _alternate_bytes(job: Job) -> float:
@@ -189,7 +226,10 @@ def head_bytes(job: Job) -> float:
     """
     hidden = 2 * BYTES * job.model.hidden_size / _hidden_share(job)
     wide = load_framework(job.plan.framework).logits_dtype == "fp32"
-    logits = (FP32 if wide else BYTES) * job.model.vocab_size / job.plan.tp
+    width = FP32 if wide else BYTES
+    if job.model.final_logit_softcapping is not None:
+        width += BYTES  # the tanh
+    logits = width * job.model.vocab_size / job.plan.tp
     return _tokens(job) * (hidden + logits)
 
 

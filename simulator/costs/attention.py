@@ -13,6 +13,7 @@ from simulator.costs.operators import (
     framework_of,
     linear,
     norm,
+    soft_cap,
     tokens_of,
 )
 from simulator.job import Job, Model
@@ -35,7 +36,8 @@ PLAIN_SOFTMAX_BYTES = (15.5, 42.5)
 def core_operators(job: Job) -> tuple[Operator, ...]:
     """Scores, softmax, dropout and context: what selective recomputation repeats.
 
-    Eager attention computes the whole matrix and masks what lies outside a window.
+    Eager attention computes the whole matrix and masks what lies outside a window. A sink is one
+    score more in a row of thousands, and counts as none.
     """
     model, plan, gpu = job.model, job.plan, job.cluster.gpu
     if plan.attention == "flash":
@@ -44,7 +46,7 @@ def core_operators(job: Job) -> tuple[Operator, ...]:
         return (Operator("flash attention", forward, 2.5 * forward / FLASH_BACKWARD_SHARE),)
     heads = plan.micro_batch_size * model.num_attention_heads / plan.tp
     queries, keys = model.seq_len / plan.cp, model.seq_len
-    dtype = "bf16" if plan.dtype == "fp8" else plan.dtype
+    dtype = plan.wide_dtype
     width = _width(model)
     share = framework_of(job).product_share
     scores, context = (
@@ -56,8 +58,10 @@ def core_operators(job: Job) -> tuple[Operator, ...]:
     fused = framework_of(job).fused_softmax
     softmax = (forward, backward) if fused else PLAIN_SOFTMAX_BYTES
     ahead, back = (nbytes * matrix for nbytes in softmax)
+    cap = model.attn_logit_softcapping is not None
     operators = [
         Operator("scores", scores, 2 * context),
+        *([soft_cap(job, matrix)] if cap else []),
         elementwise(job, "softmax", ahead, back, launches=1 if fused else 3),
     ]
     if model.dropout:
@@ -95,7 +99,8 @@ def _flash(job: Job) -> float:
             head_dim=_width(model),
             keys=keys,
             version=framework_of(job).flash_version,
-            dtype="bf16" if plan.dtype == "fp8" else plan.dtype,
+            dtype=plan.wide_dtype,
+            exponentials=1 if model.attn_logit_softcapping is None else 2,
         )
 
     whole = float(model.seq_len)

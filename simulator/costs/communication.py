@@ -19,6 +19,7 @@ __all__ = [
     "collective_latency",
     "collective_seconds",
     "group_of",
+    "group_pace",
     "group_seconds",
     "p2p_seconds",
     "tensor_parallel_seconds",
@@ -246,6 +247,16 @@ def group_seconds(collective: Collective, nbytes: float, group: Group, cluster: 
         group.nics_share,
         switch_reduces=cluster.switch_reduces,
     )
+
+
+def group_pace(collective: Collective, group: Group, cluster: Cluster) -> float:
+    """Time that a large ring needs for each byte of the group's full buffer. [s/byte]"""
+    if group.num_gpus == 1:
+        return 0.0
+    intra, inter = cluster.intra_node, cluster.inter_node
+    port = intra.bandwidth * intra.efficiency
+    network = group.nics_share * inter.bandwidth * inter.efficiency
+    return _seconds_per_byte(collective, group.num_gpus, group.num_nodes, port, network)
 
 
 def tensor_parallel_seconds(

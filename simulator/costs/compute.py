@@ -2,7 +2,7 @@
 
 from simulator.costs.attention import attention_operators, core_operators
 from simulator.costs.experts import expert_operators
-from simulator.costs.kernels import BYTES, stream_seconds
+from simulator.costs.kernels import BYTES, ELEMENT_BYTES, stream_seconds
 from simulator.costs.operators import (
     FP32,
     MASK,
@@ -14,6 +14,7 @@ from simulator.costs.operators import (
     linear,
     norm,
     residual,
+    soft_cap,
     tokens_of,
 )
 from simulator.job import Job
@@ -36,6 +37,9 @@ OPTIMIZER_BYTES = 54
 # of two reads and a write instead of one of 28. Source: PyTorch, torch/optim/adam.py.
 PLAIN_ADAM_BYTES = 10 * 3 * FP32 - 28
 ZERO_GRADIENT_BYTES = 4
+# A weight in nvfp4 has a scale for each block of 16 x 16: read for the largest, read again, and
+# written both ways. Source: NVIDIA/TransformerEngine, NVFP4BlockScaling (fp4_quant_fwd_weight).
+WEIGHT_CAST_BYTES = {"nvfp4": 2 * BYTES + 2 * ELEMENT_BYTES["nvfp4"]}
 
 # Cross-entropy on fp32 logits in plain kernels: convert 6 bytes an element, maximum 4, subtract 8,
 # exponentiate 8, sum 4, divide 8; backward 8 and convert 6. A100 and GH200 need, conversions aside,
@@ -62,12 +66,15 @@ def _mlp(job: Job) -> tuple[Operator, ...]:
 
 def _layer(job: Job, feed_forward: tuple[Operator, ...]) -> tuple[Operator, ...]:
     elements = hidden_elements(job)
+    after = job.model.post_norm
     return (
         norm(job, "attention norm", elements),
         *attention_operators(job),
+        *((norm(job, "attention output norm", elements),) if after else ()),
         residual(job, "attention residual", elements),
         norm(job, "mlp norm", elements),
         *feed_forward,
+        *((norm(job, "mlp output norm", elements),) if after else ()),
         residual(job, "mlp residual", elements),
     )
 
@@ -104,18 +111,20 @@ def embedding_operators(job: Job) -> tuple[Operator, ...]:
 def head_operators(job: Job) -> tuple[Operator, ...]:
     """Final norm, logits and cross-entropy over the split vocabulary, on the last stage.
 
-    Logits stay in 16 bits where other products are fp8.
+    Logits stay in 16 bits where other products are fp8 or nvfp4.
     """
     model, plan = job.model, job.plan
     columns = model.vocab_size / plan.tp
     logits = tokens_of(job) * columns
     wide = job
-    if plan.dtype == "fp8":
-        wide = job.model_copy(update={"plan": plan.model_copy(update={"dtype": "bf16"})})
+    if plan.dtype != plan.wide_dtype:
+        wide = job.model_copy(update={"plan": plan.model_copy(update={"dtype": plan.wide_dtype})})
     ahead, back, launches = _loss(job)
+    cap = model.final_logit_softcapping is not None
     return (
         norm(job, "final norm", hidden_elements(job)),
         linear(wide, "logits", columns, model.hidden_size),
+        *((soft_cap(job, logits),) if cap else ()),
         elementwise(job, "cross-entropy", ahead * logits, back * logits, launches=launches),
     )
 
@@ -135,12 +144,14 @@ def optimizer_seconds(parameters: float, job: Job) -> float:
 
     54 bytes a parameter, over the GPUs that split the optimizer's state with a zero_stage; 4 more
     to zero its gradient, whole or split from stage 2 on; 16-bit gradients are first copied to fp32,
-    6 bytes. At 58e12 bytes/s, 1e12 parameters take a second.
+    6 bytes; weights in nvfp4 are cast once for all microbatches. At 58e12 bytes/s, 1e12 parameters
+    take a second.
     """
     plan = job.plan
     nbytes: float = OPTIMIZER_BYTES + (0 if plan.grad_dtype == "fp32" else BYTES + FP32)
     if not framework_of(job).fused_optimizer:
         nbytes += PLAIN_ADAM_BYTES
+    cast = parameters * WEIGHT_CAST_BYTES.get(plan.dtype, 0.0)
     nbytes /= plan.shards if plan.zero_stage >= 1 else 1
     zeroing = ZERO_GRADIENT_BYTES / (plan.shards if plan.zero_stage >= 2 else 1)
-    return stream_seconds(parameters * (nbytes + zeroing), job.cluster.gpu)
+    return stream_seconds(parameters * (nbytes + zeroing) + cast, job.cluster.gpu)

@@ -27,7 +27,7 @@ class Costs:
         Column  # after a message has arrived: all-gather with scatter/gather, stall [s]
     )
     reduce_bytes: Column  # gradients that one GPU reduces over dp in one step [bytes]
-    unshard_bytes: Column  # weights that one GPU gathers over dp after the optimizer step [bytes]
+    unshard_bytes: Column  # weights that one GPU gathers over dp in one step [bytes]
     weight_bytes: Column  # [bytes]
     gradient_bytes: Column  # [bytes]
     optimizer_bytes: Column  # master weights and moments [bytes]

@@ -13,6 +13,7 @@ __all__ = [
     "layers_flops",
     "logits_flops",
     "model_flops",
+    "multi_token_flops",
     "recomputed_layers",
 ]
 
@@ -65,9 +66,17 @@ def _qkv_weights(model: Model) -> int:
     hidden, rank = model.hidden_size, model.q_lora_rank
     if model.kv_lora_rank is None:
         return hidden * (model.query_width + 2 * model.num_key_value_heads * model.head_dim)
-    query = model.query_width * (hidden if rank is None else rank) + hidden * (rank or 0)
+    down = hidden * (model.kv_lora_rank + model.qk_rope_head_dim + (rank or 0))
+    return down + _up_weights(model)
+
+
+def _up_weights(model: Model) -> int:
+    """Weights from narrow vectors to queries, keys and values, or from the state itself. [1]"""
+    if model.kv_lora_rank is None:
+        return 0
+    rank = model.hidden_size if model.q_lora_rank is None else model.q_lora_rank
     up = model.num_attention_heads * model.head_dim + model.value_width
-    return query + hidden * (model.kv_lora_rank + model.qk_rope_head_dim) + model.kv_lora_rank * up
+    return rank * model.query_width + model.kv_lora_rank * up
 
 
 def _mlp_flops(model: Model, width: int) -> float:
@@ -94,6 +103,17 @@ def logits_flops(model: Model) -> float:
     return 2.0 * model.seq_len * model.hidden_size * model.vocab_size
 
 
+def multi_token_flops(model: Model) -> float:
+    """Forward FLOP of multi-token prediction for one sequence: layer, projection, logits. [FLOP]
+
+    Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2: two states of width h
+    are projected to one, 4 s h^2.
+    """
+    join = 4.0 * model.seq_len * model.hidden_size**2
+    one = sum(layer_flops(model).values()) + join + logits_flops(model)
+    return model.num_nextn_predict_layers * one
+
+
 def model_flops(model: Model, num_sequences: int) -> float:
     """Forward and backward FLOP of a step without recomputation, the numerator of MFU. [FLOP]
 
@@ -109,7 +129,8 @@ def model_flops(model: Model, num_sequences: int) -> float:
     """
     if num_sequences < 1:
         raise ValueError(f"num_sequences is {num_sequences}; it must be at least 1")
-    return 3.0 * num_sequences * (layers_flops(model) + logits_flops(model))
+    once = layers_flops(model) + logits_flops(model) + multi_token_flops(model)
+    return 3.0 * num_sequences * once
 
 
 def hardware_flops(job: Job) -> float:
@@ -138,14 +159,36 @@ def hardware_flops(job: Job) -> float:
     model, plan = job.model, job.plan
     again = 0.0
     if plan.recompute == "selective":
-        again = model.num_hidden_layers * attention_core_flops(model)
+        again = _modules_flops(job)
     elif plan.recompute == "alternate":
         again = model.num_hidden_layers * _alternate_flops(model)
     elif plan.recompute == "full":
         repeated = sum(recomputed_layers(plan, layers) for layers in job.layers_per_stage)
         again = layers_flops(model) * repeated / model.num_hidden_layers
+        again += model.num_nextn_predict_layers * sum(layer_flops(model).values())
     sequences = plan.global_batch_size
     return model_flops(model, sequences) + sequences * again
+
+
+def _modules_flops(job: Job) -> float:
+    """What selective recomputation repeats of all layers for one sequence. [FLOP]
+
+    Norms and activations count as none.
+    """
+    model, modules = job.model, job.plan.recompute_modules or ("core_attn",)
+    dense = model.num_dense_layers if model.is_sparse else model.num_hidden_layers
+    layers = model.num_hidden_layers + model.num_nextn_predict_layers
+    sparse = layers - dense if model.is_sparse else 0
+    dense = layers - sparse
+    per = layer_flops(model)
+    flops = {
+        "core_attn": layers * attention_core_flops(model),
+        "mla_up_proj": layers * 2.0 * model.seq_len * _up_weights(model),
+        "mlp": dense * _mlp_flops(model, model.intermediate_size),
+        "moe": sparse * (per["mlp"] + per.get("router", 0.0)),
+        "shared_experts": sparse * _mlp_flops(model, model.num_shared_experts * model.expert_width),
+    }
+    return sum(flops.get(module, 0.0) for module in modules)
 
 
 def _alternate_flops(model: Model) -> float:

@@ -10,12 +10,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.compute import embedding_operators, head_operators, layer_operators
+from simulator.costs.compute import (
+    core_operators,
+    embedding_operators,
+    head_operators,
+    layer_operators,
+)
+from simulator.costs.modules import modules_of, repeated_operators
 from simulator.costs.operators import Operator, framework_of
 from simulator.job import Job
 from simulator.schedule import Kind
 
-__all__ = ["HostTimes", "host_seconds", "host_times", "lift_to_host", "transfer_stall"]
+__all__ = [
+    "HostTimes",
+    "host_seconds",
+    "host_times",
+    "lift_to_host",
+    "pair_host",
+    "transfer_stall",
+]
 
 Column = NDArray[np.float64]
 
@@ -28,6 +41,7 @@ class HostTimes(NamedTuple):
     layer: float
     embedding: float
     head: float
+    again: float  # of a layer's modules that selective recomputation names
 
 
 def host_times(job: Job) -> HostTimes:
@@ -43,7 +57,17 @@ def host_times(job: Job) -> HostTimes:
         layer=_issued(job, layer_operators(job), collectives=2) + _exchanges(job),
         embedding=_issued(job, embedding_operators(job), collectives=1),
         head=_issued(job, head_operators(job), collectives=1),
+        again=_again(job),
     )
+
+
+def _again(job: Job) -> float:
+    """Time in which the host issues the named modules of a layer once more. [s]"""
+    if job.plan.recompute_modules is None:
+        return 0.0
+    more = repeated_operators(job, layer_operators(job), core_operators(job))
+    exchanges = _exchanges(job) if "moe" in modules_of(job) else 0.0
+    return _issued(job, more, collectives=0) + exchanges
 
 
 def _exchanges(job: Job) -> float:
@@ -91,6 +115,26 @@ def transfer_stall(job: Job) -> float:
     return framework.transfer_stall if large or wide else 0.0
 
 
+def _forward(job: Job, times: HostTimes, layers: Column) -> Column:
+    """Time in which the host issues the forward of each stage. [s]"""
+    forward = _in_pipeline(times.layer, job) * layers
+    forward[0] += times.embedding
+    forward[-1] += times.head
+    forward[-1] += job.model.num_nextn_predict_layers * (times.embedding + times.head)
+    return forward
+
+
+def pair_host(job: Job, times: HostTimes, layers: Column, sparse: Column) -> Column:
+    """Time in which the host issues a forward and a backward that overlap, by stage. [s]
+
+    Layers of experts, `sparse` of them, are cut into pieces: attention, dispatch, experts, combine;
+    each is its own part of the backward and waits for events of two streams.
+    Source: NVIDIA/Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py.
+    """
+    more = framework_of(job).overlapped_host * sparse
+    return (1 + BACKWARD) * _forward(job, times, layers) + more
+
+
 def lift_to_host(
     job: Job, times: HostTimes, layers: Column, repeated: Column, seconds: Column
 ) -> None:
@@ -104,10 +148,9 @@ def lift_to_host(
         seconds: duration of each op, shape (num_kinds, num_stages); changed in place. [s]
     """
     layer = _in_pipeline(times.layer, job)
-    forward = layer * layers
-    forward[0] += times.embedding
-    forward[-1] += times.head
-    backward = BACKWARD * forward + (layer * repeated if job.plan.recompute == "full" else 0.0)
+    forward = _forward(job, times, layers)
+    again = layer if job.plan.recompute == "full" else times.again
+    backward = BACKWARD * forward + again * repeated
     whole = forward + backward
     short = whole
     if not framework_of(job).blocking_launches:

@@ -40,7 +40,7 @@ def host_loads(job: Job) -> tuple[HostLoad, ...]:
     if plan.offload == "none":
         return ()
     parameters = np.array(stage_parameters(job))
-    experts = np.array(stage_experts(job)) if plan.ep > 1 else None
+    experts = np.array(stage_experts(job)) if plan.splits_experts else None
     copied = copied_bytes(parameters, job, experts)
     states = 2 * STATE_BYTES / BYTES * copied if plan.offload == "nvme" else np.zeros_like(copied)
     reduce, gather = whole_buffers(parameters, experts, job)

@@ -13,6 +13,7 @@ from simulator.hardware import GPU
 __all__ = [
     "ACCUMULATE_BYTES",
     "BYTES",
+    "ELEMENT_BYTES",
     "FLASH_1_SHARE",
     "FLASH_BACKWARD_SHARE",
     "LOOSE_NORM_SHARE",
@@ -65,6 +66,11 @@ FLASH_1_SHARE = 1 / 1.8
 
 BYTES = 2  # of one fp16 or bf16 element
 
+# Of one element of a product's narrow operands; of nvfp4 with its share of a scale of 8 bits for
+# 16. Source: NVIDIA et al., "Pretraining Large Language Models with NVFP4", 2025 (arXiv
+# 2509.25149), section 2.
+ELEMENT_BYTES = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
+
 
 def gemm_seconds(
     m: float,
@@ -98,9 +104,11 @@ def gemm_seconds(
         waves = batch * ceil(m / rows) * ceil(n / columns) / gpu.num_sms
         waves = 0.5 * (max(waves, 1.0) + ceil(waves))
         best = min(best, waves * rows * columns / speed)
-    width, efficiency, half_k = BYTES, gpu.gemm_efficiency, gpu.gemm_half_k
-    if dtype == "fp8":  # twice as fast along k, at the same cost of filling and writing a tile
-        width, efficiency, half_k = 1, gpu.fp8_efficiency, 2 * gpu.gemm_half_k
+    width, efficiency, half_k = float(BYTES), gpu.gemm_efficiency, gpu.gemm_half_k
+    if dtype in ELEMENT_BYTES:
+        # faster along k, at the same cost of filling and writing a tile
+        faster = round(gpu.peak_flops[dtype] / gpu.peak_flops["bf16"])
+        width, efficiency, half_k = ELEMENT_BYTES[dtype], gpu.fp8_efficiency, faster * half_k
     flops = 2.0 * best * gpu.num_sms * (k + half_k)
     nbytes = batch * (width * (m * k + k * n) + BYTES * m * n)
     return gpu.launch_overhead + max(
@@ -171,6 +179,7 @@ def flash_seconds(
     keys: float | None = None,
     version: int = 3,
     dtype: str = "bf16",
+    exponentials: int = 1,
 ) -> float:
     """Forward time of causal flash attention over `num_heads` heads of one or more sequences. [s]
 
@@ -178,7 +187,8 @@ def flash_seconds(
     left out: 4 q k d / 2 FLOP a head. Besides the products each element takes an exponential, so
     that narrow heads are slower; and the longest row of blocks ends alone. `head_dim` is the mean
     width of keys and values. [1] `version` 3 is the GPU's fastest kernel, 2 FlashAttention-2,
-    written for Ampere, and 1 FlashAttention in Triton.
+    written for Ampere, and 1 FlashAttention in Triton. A soft cap takes a tanh besides the
+    exponential of each element, at the same rate: two `exponentials`.
     Sources: T. Dao, "FlashAttention-2", ICLR 2024, section 3; J. Shah et al., "FlashAttention-3",
     2024, section 2.2 (throughput of exponentials); fit: benchmarks/fit_kernels.py.
 
@@ -193,7 +203,8 @@ def flash_seconds(
     # blocks of the longest row, in keys of one head: it is twice as long as the mean
     work = num_heads * queries + 2 * FLASH_TAIL * gpu.flash_rows * gpu.num_sms
     ramp = keys / (keys + gpu.flash_half_seq)
-    width = head_dim / (head_dim + gpu.flash_half_dim) * (128 + gpu.flash_half_dim) / 128
+    half = gpu.flash_half_dim
+    width = head_dim / (head_dim + exponentials * half) * (128 + half) / 128
     share = (gpu.flash2_share * FLASH_1_SHARE, gpu.flash2_share, 1.0)[version - 1]
     speed = gpu.peak_flops[dtype] * gpu.flash_efficiency * ramp * width * share
     nbytes = 4 * BYTES * num_heads * queries * head_dim

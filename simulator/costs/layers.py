@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from simulator.costs.activations import (
-    core_bytes,
+    dropped_bytes,
     embedding_bytes,
     head_bytes,
     layer_bytes,
@@ -34,20 +34,26 @@ from simulator.costs.compute import (
 )
 from simulator.costs.host import HostTimes, host_times
 from simulator.costs.kernels import BYTES, NUM_CHANNELS
+from simulator.costs.modules import dense_of, modules_of, repeated_operators
+from simulator.costs.multi_token import join_bytes, join_operators, join_weight_grad_bytes
 from simulator.costs.operators import framework_of, tokens_of
 from simulator.job import Job
 
 __all__ = ["LayerCosts", "Part", "hidden_share", "layer_costs"]
 
 # Products whose weights are split by columns, so that their input is whole, and by rows, so that
-# their output is a sum; a layer has a pair of each.
-COLUMNS = ("qkv", "query", "query up", "mlp up", "experts up", "logits")
-ROWS = ("projection", "mlp down", "experts down")
+# their output is a sum; a layer has a pair of each. Routed experts' tokens are gathered and their
+# sums scattered with the exchange.
+COLUMNS = ("qkv", "query", "query up", "mlp up", "shared expert up", "logits")
+ROWS = ("projection", "mlp down", "shared expert down")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Seconds of a layer, of the embedding or of the head. Compute and exposed communication."""
+    """Seconds of a layer, of the embedding or of the head. Compute and exposed communication.
+
+    And of a layer what recomputation adds, and leaves to keep.
+    """
 
     forward: float = 0.0  # [s]
     forward_tensor: float = 0.0  # [s]
@@ -56,6 +62,11 @@ class Part:
     weight_grad: float = 0.0  # [s]
     weight_tensor: float = 0.0  # communication of a lone W [s]
     overlapped: float = 0.0  # communication that a full backward hides behind products [s]
+    again: float = 0.0  # recomputed operators in the backward [s]
+    again_tensor: float = 0.0  # communication that they repeat [s]
+    saved: float = 0.0  # kept from F to the end of the backward [bytes]
+    after_input_grad: float = 0.0  # kept from I to W [bytes]
+    recomputed: float = 0.0  # live while a backward runs [bytes]
 
 
 @dataclass(frozen=True)
@@ -64,19 +75,15 @@ class LayerCosts:
 
     It depends on the model, the GPU, the links inside a tensor-parallel group, and of the plan on
     framework, tp, cp, ep, capacity_factor, expert_imbalance, micro_batch_size, sequence_parallel,
-    scatter_gather, recompute, attention, the dtypes, and whether zero_stage is 3.
+    scatter_gather, recompute and its modules, attention, the dtypes, and whether zero_stage is 3.
     """
 
     layer: Part
     dense_layer: Part | None  # of the first layers, where the others have experts
     embedding: Part
     head: Part
+    join: Part  # what a module of multi-token prediction has besides layer, embedding and head
     host: HostTimes  # what the host takes to issue each
-    again: float  # recomputed operators in one layer's backward [s]
-    again_tensor: float  # communication that they repeat [s]
-    layer_saved: float  # kept from F to the end of the backward [bytes]
-    layer_after_input_grad: float  # kept from I to W [bytes]
-    layer_recomputed: float  # live while a backward runs [bytes]
     embedding_saved: float  # [bytes]
     head_saved: float  # [bytes]
     head_after_input_grad: float  # [bytes]
@@ -87,32 +94,20 @@ class LayerCosts:
 def layer_costs(job: Job) -> LayerCosts:
     """The part of a job's costs that plans of other stages share."""
     model, plan = job.model, job.plan
-    layer = _part(job, layer_operators(job))
     dense = model.num_dense_layers > 0
-    again, again_tensor = _recompute(job, layer)
     # the head's W needs its input and the gradient of its logits, 2 bytes each
     share = plan.tp if plan.sequence_parallel else 1
     width = model.hidden_size / share + model.vocab_size / plan.tp
     boundary = BYTES * tokens_of(job) * model.hidden_size
     gathers = plan.scatter_gather and not plan.sequence_parallel and plan.tp > 1
     split = plan.tp if plan.sequence_parallel or plan.scatter_gather else 1
-    recomputed = {
-        "none": lambda _: 0.0,
-        "selective": core_bytes,
-        "alternate": layer_bytes,
-        "full": layer_bytes,
-    }
     return LayerCosts(
-        layer=layer,
-        dense_layer=_part(job, dense_layer_operators(job)) if dense else None,
+        layer=_layer(job, layer_operators(job)),
+        dense_layer=_layer(dense_of(job), dense_layer_operators(job)) if dense else None,
         embedding=_embedding(job),
         head=_part(job, head_operators(job)),
+        join=_join(job) if model.num_nextn_predict_layers else Part(),
         host=host_times(job),
-        again=again,
-        again_tensor=again_tensor,
-        layer_saved=saved_layer_bytes(job),
-        layer_after_input_grad=weight_grad_bytes(job),
-        layer_recomputed=recomputed[plan.recompute](job),
         embedding_saved=embedding_bytes(job),
         head_saved=head_bytes(job),
         head_after_input_grad=BYTES * tokens_of(job) * width,
@@ -215,22 +210,73 @@ def _embedding(job: Job) -> Part:
     )
 
 
-def _recompute(job: Job, layer: Part) -> tuple[float, float]:
+def _join(job: Job) -> Part:
+    """Two states become one: their projection is gathered and, along the sequence, cut again."""
+    forward, input_grad, weight_grad = _sum(join_operators(job))
+    tensor = weight_tensor = 0.0
+    if job.plan.tp > 1:
+        tensor = _tensor_parallel(job, Collective.ALL_GATHER)
+        if job.plan.sequence_parallel:  # of both states, before the projection
+            weight_tensor = 2 * tensor
+    return Part(
+        forward=forward,
+        forward_tensor=tensor + weight_tensor,
+        input_grad=input_grad,
+        input_tensor=weight_tensor,
+        weight_grad=weight_grad,
+        weight_tensor=weight_tensor,
+        saved=join_bytes(job),
+        after_input_grad=join_weight_grad_bytes(job),
+    )
+
+
+def _layer(job: Job, operators: tuple[Operator, ...]) -> Part:
+    """A layer of these operators, with what its backward computes again."""
+    part = _part(job, operators)
+    again, again_tensor = _recompute(job, operators, part)
+    recomputed = {"none": lambda _: 0.0, "selective": dropped_bytes}
+    return replace(
+        part,
+        again=again,
+        again_tensor=again_tensor,
+        saved=saved_layer_bytes(job),
+        after_input_grad=weight_grad_bytes(job),
+        recomputed=recomputed.get(job.plan.recompute, layer_bytes)(job),
+    )
+
+
+def _recompute(job: Job, operators: tuple[Operator, ...], layer: Part) -> tuple[float, float]:
     """Seconds of recomputation in one layer's backward, and of the communication it repeats. [s]
 
-    Selective repeats the attention core (nothing for flash attention, whose kernel does it), full
-    the whole forward with its communication, alternate what `_alternate` says and the gathers.
+    Selective repeats its modules, of communication that of the feed-forward layer or the gathering
+    of compressed queries, keys and values; full the whole forward with its communication, alternate
+    what `_alternate` says and the gathers. Of flash attention, whose kernel repeats its core, the
+    named module repeats the kernel: Megatron-Core checkpoints whatever the core is.
     """
     if job.plan.recompute == "selective":
-        return _sum(core_operators(job))[0], 0.0
+        again = _sum(repeated_operators(job, operators, core_operators(job)))[0]
+        tensor = 0.0
+        if {"mlp", "moe"} & set(modules_of(job)):
+            tensor += layer.forward_tensor / 2
+        if "mla_up_proj" in modules_of(job) and job.plan.sequence_parallel:
+            tensor += _gather_latent(job)
+        return again, tensor
     if job.plan.recompute == "alternate":
-        return _alternate(job), layer.forward_tensor / 2
+        return _alternate(job, operators), layer.forward_tensor / 2
     if job.plan.recompute == "full":
         return layer.forward, layer.forward_tensor
     return 0.0, 0.0
 
 
-def _alternate(job: Job) -> float:
+def _gather_latent(job: Job) -> float:
+    """All-gather of compressed queries, keys and values, split along the sequence. [s]"""
+    model = job.model
+    width = (model.q_lora_rank or 0) + (model.kv_lora_rank or 0) + model.qk_rope_head_dim
+    nbytes = BYTES * tokens_of(job) * width
+    return tensor_parallel_seconds(Collective.ALL_GATHER, nbytes, job.plan.tp, job.cluster)
+
+
+def _alternate(job: Job, operators: tuple[Operator, ...]) -> float:
     """Time of repeating every second product and all that is no product but attention. [s]
 
     Of queries, keys, values, projection and a gated layer's two ways up and one down, the keys, the
@@ -248,6 +294,6 @@ def _alternate(job: Job) -> float:
     core = {operator.name for operator in core_operators(job)}
     return sum(
         again.get(operator.name, 1.0) * operator.forward
-        for operator in layer_operators(job)
+        for operator in operators
         if operator.name not in core
     )

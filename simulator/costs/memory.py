@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.costs import Costs
-from simulator.costs.parameters import layer_parameters, stage_parameters
+from simulator.costs.kernels import ELEMENT_BYTES
+from simulator.costs.parameters import equal_split, layer_parameters, stage_parameters
 from simulator.frameworks import load_framework
 from simulator.job import Job
 from simulator.kernel import kernel
@@ -32,15 +33,16 @@ def static_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Sta
 
     2 + 4 + 12 = 18 bytes a parameter with fp32 gradients, 16 with 16-bit ones. zero_stage splits
     over the plan's shards: 1 the 12, 2 the gradients too, 3 the weights too. A framework may keep
-    other copies, as 2 bytes more of gradients that its products do not add up. `experts` are
-    split over as many fewer GPUs as expert parallelism has cut them into already. An offloaded
-    optimizer takes nothing.
+    other copies, as 2 bytes more of gradients that its products do not add up; products in nvfp4
+    need their weights cast, both ways, from the first microbatch on. `experts` are split over the
+    GPUs that hold the same ones. An offloaded optimizer takes nothing.
     Sources: NVIDIA/Megatron-LM, docs/source/distrib_optimizer.md; Rajbhandari et al., "ZeRO",
     SC'20, section 3. The former's table has 20 for 16-bit gradients of the replicated optimizer,
     which copies them to fp32 during the step; that copy is no lasting state and is left out.
     """
     plan, framework = job.plan, load_framework(job.plan.framework)
     weight = framework.weight_bytes
+    weight += 2 * ELEMENT_BYTES["nvfp4"] if plan.dtype == "nvfp4" else 0.0
     gradient = 4 if plan.grad_dtype == "fp32" else 2
     beside = gradient == 4 and weight == 2 and not framework.fused_accumulation
     if beside and plan.zero_stage < 2:
@@ -48,9 +50,7 @@ def static_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Sta
     master = framework.optimizer_bytes if plan.offload == "none" else 0.0
     if plan.zero_stage == 0:
         return weight * parameters, gradient * parameters, master * parameters
-    split = parameters / plan.shards
-    if experts is not None and plan.ep > 1:
-        split = split + experts * ((plan.ep - 1) / plan.shards)
+    split = equal_split(parameters, experts, plan) / plan.shards
     return (
         weight * (split if plan.zero_stage == 3 else parameters),
         gradient * (split if plan.zero_stage >= 2 else parameters),
@@ -73,7 +73,7 @@ def fixed_bytes(job: Job) -> NDArray[np.float64]:
         tokens = plan.micro_batch_size * model.seq_len / plan.cp
         nbytes += 2 * ACTIVATION_BYTES * tokens * model.hidden_size
     if plan.zero_stage == 3:
-        layer = layer_parameters(model, plan.tp, plan.ep)
+        layer = layer_parameters(model, plan.tp, plan.ep, plan.expert_tp)
         table = model.vocab_size * model.hidden_size / plan.tp
         nbytes += framework.weight_bytes * (2 * layer + table) + ACTIVATION_BYTES * layer
     return np.array([nbytes])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.communication import p2p_seconds
+from simulator.costs.parameters import computed_layers, equal_split
 from simulator.job import Job, Plan
 from simulator.schedule import Kind
 
@@ -38,15 +39,13 @@ def copied_bytes(parameters: Size, job: Job, experts: Size | None = None) -> Siz
     """Gradients, and as many of weights, that one GPU and its host exchange in a step. [bytes]
 
     Two for each parameter whose state the GPU keeps: all of them, or a share of what zero_stage
-    splits. `experts` are split over as many fewer GPUs as expert parallelism has cut them into
-    already. Source: Ren et al., "ZeRO-Offload", USENIX ATC 2021, section 3.
+    splits. `experts` are split over the GPUs that hold the same ones. Source: Ren et al.,
+    "ZeRO-Offload", USENIX ATC 2021, section 3.
     """
     plan = job.plan
     if plan.zero_stage == 0:
         return BYTES * parameters
-    if experts is not None:
-        parameters = parameters + (plan.ep - 1) * experts
-    return BYTES * parameters / plan.shards
+    return BYTES * equal_split(parameters, experts, plan) / plan.shards
 
 
 def copy_seconds(parameters: float, job: Job) -> float:
@@ -94,14 +93,17 @@ def offload_activations(
 ) -> None:
     """Let kept activations leave the GPU beside the forward and return beside the backward.
 
-    What a layer's compute does not hide lengthens the op. Source: NVIDIA/TransformerEngine,
-    cpu_offload.py: one layer ahead of its use.
+    All layers' but those live, or the first offload_num_layers': their copies are spread evenly
+    over the stage's forward, and again over its backward. What its compute does not hide lengthens
+    the op. Source: NVIDIA/TransformerEngine, cpu_offload.py: one layer ahead of its use, and
+    AsyncDoubleBufferGroupOffloadHandler, layer_window_map.
     """
     link = job.cluster.host_link
     assert link is not None
-    layers = np.maximum(1.0, job.layers_per_stage)
+    layers = np.maximum(1.0, computed_layers(job))
     kept = activations["activation_bytes"]
-    gone = kept * np.maximum(0.0, 1 - LIVE_LAYERS / layers)
+    moved = np.minimum(layers, job.plan.offload_num_layers or layers)
+    gone = kept * np.maximum(0.0, np.minimum(moved, layers - LIVE_LAYERS) / layers)
     copy = np.array([p2p_seconds(nbytes, link) if nbytes else 0.0 for nbytes in gone.tolist()])
     for kind in (Kind.F, Kind.B, Kind.I):
         shown = np.maximum(0.0, copy - seconds[kind])

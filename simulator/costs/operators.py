@@ -11,6 +11,7 @@ from typing import NamedTuple
 from simulator.costs.kernels import (
     ACCUMULATE_BYTES,
     BYTES,
+    ELEMENT_BYTES,
     LOOSE_NORM_SHARE,
     NORM_SHARE,
     gemm_seconds,
@@ -30,6 +31,7 @@ __all__ = [
     "linear",
     "norm",
     "residual",
+    "soft_cap",
     "tokens_of",
 ]
 
@@ -45,7 +47,14 @@ PLAIN_NORM_BYTES = (22.0, 97.0)
 # fp8: the input of a product is cast, and laid down once more turned, for the weight gradient:
 # read 2 bytes, write 1 and 1. The gradient of its output likewise. Source:
 # NVIDIA/TransformerEngine, cast_transpose kernels of its linear layers.
-CAST_BYTES = 4
+# nvfp4: read for its largest element, before and after the random Hadamard transform; read, scaled
+# and written; read, transformed, scaled and written turned. Sources: "Pretraining Large Language
+# Models with NVFP4", 2025 (arXiv 2509.25149), section 4; NVIDIA/TransformerEngine,
+# common/hadamard_transform (amax, and transform fused with the turned cast).
+CAST_BYTES = {
+    "fp8": BYTES + 2 * ELEMENT_BYTES["fp8"],
+    "nvfp4": 3 * BYTES + 2 * ELEMENT_BYTES["nvfp4"],
+}
 
 
 class Operator(NamedTuple):
@@ -116,10 +125,10 @@ def linear(
 ) -> Operator:
     """A product with a weight of `rows` x `columns` on this GPU, and its two gradients.
 
-    `tokens` go to each of `experts` such weights in one grouped product; in fp8 the host casts and
-    issues it expert by expert (NVIDIA/TransformerEngine, pytorch/module/grouped_linear.py). The
-    bias's gradient reads the output's gradient once; the bias itself is added by the product or the
-    next fused kernel.
+    `tokens` go to each of `experts` such weights in one grouped product; in fp8 or nvfp4 the host
+    casts and issues it expert by expert (NVIDIA/TransformerEngine, grouped_linear.py). The bias's
+    gradient reads the output's gradient once; the bias itself is added by the product or the next
+    fused kernel.
     """
     gpu, plan = job.cluster.gpu, job.plan
     tokens = tokens_of(job) if tokens is None else tokens
@@ -133,9 +142,10 @@ def linear(
     if bias:
         weight_grad += stream_seconds(BYTES * tokens * columns * experts, gpu)
     launches = 1.0
-    if plan.dtype == "fp8":
-        forward += stream_seconds(CAST_BYTES * tokens * rows * experts, gpu)
-        input_grad += stream_seconds(CAST_BYTES * tokens * columns * experts, gpu)
+    if plan.dtype in CAST_BYTES:
+        cast = CAST_BYTES[plan.dtype] * tokens * experts
+        forward += stream_seconds(cast * rows, gpu)
+        input_grad += stream_seconds(cast * columns, gpu)
         launches = experts
     return Operator(name, forward, input_grad, weight_grad, launches)
 
@@ -171,6 +181,17 @@ def residual(job: Job, name: str, elements: float) -> Operator:
     if framework_of(job).fused_residual:
         return elementwise(job, name, add + MASK * elements, drop + add)
     return elementwise(job, name, drop + add, drop + add, launches=2)
+
+
+def soft_cap(job: Job, elements: float) -> Operator:
+    """Values divided, through a tanh and multiplied: three kernels, or one of a compiler.
+
+    Source: Gemma Team, "Gemma 2", 2024 (arXiv 2408.00118), section 2: logit soft-capping.
+    """
+    if framework_of(job).compiled:
+        return elementwise(job, "soft cap", 2 * BYTES * elements, 3 * BYTES * elements)
+    ahead, back = 3 * 2 * BYTES * elements, 7 * BYTES * elements
+    return elementwise(job, "soft cap", ahead, back, launches=3)
 
 
 def activation(job: Job, elements: float) -> Operator:

@@ -13,24 +13,38 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs.buckets import Held, in_buckets
 from simulator.costs.communication import Collective, group_of, group_seconds
+from simulator.costs.expert_rings import expert_pace, expert_ring_seconds
 from simulator.costs.kernels import stream_seconds
 from simulator.costs.layers import hidden_share
 from simulator.costs.offload import copied_bytes, copy_seconds
 from simulator.costs.owners import owner_pace, sums_everywhere
-from simulator.costs.parameters import expert_parameters, layer_parameters, stage_parameters
+from simulator.costs.parameters import (
+    equal_split,
+    expert_parameters,
+    layer_parameters,
+    stage_parameters,
+)
 from simulator.frameworks import load_framework
-from simulator.job import Job
+from simulator.job import Job, Plan
 from simulator.schedule import Kind
 
-__all__ = ["add_sharding", "reduce_width", "synchronised_bytes", "whole_buffers"]
+__all__ = [
+    "add_sharding",
+    "expert_reduction_seconds",
+    "gathers_ahead",
+    "is_aligned",
+    "reduce_width",
+    "slow_beside",
+    "synchronised_bytes",
+    "whole_buffers",
+]
 
 Column = NDArray[np.float64]
 Seconds = Callable[[float], float]  # of some parameters
 
 BYTES, FP32 = 2, 4
-
-MANY = 48  # buckets over which their mean is taken [1]
 
 
 class Unit(NamedTuple):
@@ -51,6 +65,19 @@ def overlap_share(job: Job) -> float:
     bound by memory, so a ninth of the time more.
     """
     return hidden_share(job) - 1 / 9
+
+
+def is_aligned(plan: Plan) -> bool:
+    """Whether all ranks start a chunk's collectives at the same moment, between its ops."""
+    return plan.vpp > 1 and load_framework(plan.framework).align_collectives
+
+
+def gathers_ahead(plan: Plan) -> bool:
+    """Whether a step begins with gathering the weights that the one before has made.
+
+    An offloaded optimizer's weights are all there before.
+    """
+    return plan.overlap_param_gather and plan.offload == "none"
 
 
 def reduce_width(job: Job) -> int:
@@ -95,6 +122,22 @@ def _handed_over(parameters: float, job: Job) -> float:
     return seconds if job.plan.offload == "none" else max(seconds, copy_seconds(parameters, job))
 
 
+def _experts_handed_over(experts: float, job: Job) -> float:
+    """The same of experts, in rings of their own. [s]"""
+    plan = job.plan
+    kind = Collective.REDUCE_SCATTER if plan.zero_stage else Collective.ALL_REDUCE
+    seconds = expert_ring_seconds(kind, reduce_width(job) * experts, job)
+    if plan.offload == "none":
+        return seconds
+    return max(seconds, copy_seconds(equal_split(experts, experts, plan), job))
+
+
+def _gather_experts(experts: float, job: Job) -> float:
+    """Weights of experts, to every GPU that holds a part of them. [s]"""
+    nbytes = load_framework(job.plan.framework).weight_bytes * experts
+    return expert_ring_seconds(Collective.ALL_GATHER, nbytes, job)
+
+
 def _sharded(unit: Unit, job: Job, gather_of: Seconds, reduce_of: Seconds) -> tuple[float, float]:
     """What zero_stage 2 or 3 adds to a stage's forward and backward of one microbatch. [s]
 
@@ -120,9 +163,9 @@ def _sharded(unit: Unit, job: Job, gather_of: Seconds, reduce_of: Seconds) -> tu
 def add_sharding(seconds: Column, tensor: Column, job: Job) -> None:
     """Add what zero_stage 2 or 3 gathers and reduces to each stage's ops."""
     model, plan = job.model, job.plan
-    layer = alone = layer_parameters(model, plan.tp, plan.ep)
-    if plan.ep > 1:  # experts cross smaller groups: as many bytes as if they were fewer
-        layer -= expert_parameters(model, plan.tp, plan.ep) * _less(plan.shards, plan.ep)
+    layer = alone = layer_parameters(model, plan.tp, plan.ep, plan.expert_tp)
+    if plan.splits_experts:  # as many bytes as take their time
+        layer += expert_parameters(model, plan.expert_tp, plan.ep) * (expert_pace(job) - 1)
     counts = job.layers_per_stage
     rests = [
         whole - alone * layers for whole, layers in zip(stage_parameters(job), counts, strict=True)
@@ -166,10 +209,14 @@ def _cast_seconds(parameters: float, job: Job) -> tuple[float, float]:
     return stream_seconds(forward * parameters, gpu), stream_seconds(backward * parameters, gpu)
 
 
-def _less(members: int, ep: int) -> float:
-    """What a ring over members / ep GPUs sends less than one over all, of each byte. [1]"""
-    inner, outer = (members / ep - 1) / (members / ep), (members - 1) / members
-    return 1 - inner / outer
+def expert_reduction_seconds(experts: float, job: Job) -> float:
+    """All-reduce of experts' gradients where the rest of a layer has no other copy. [s]
+
+    Whole experts within a tensor-parallel group may have copies in it, at tp > etp x ep.
+    """
+    if job.plan.replicas > 1:
+        return 0.0
+    return expert_ring_seconds(Collective.ALL_REDUCE, reduce_width(job) * experts, job)
 
 
 def whole_buffers(parameters: Column, experts: Column | None, job: Job) -> tuple[Column, Column]:
@@ -179,8 +226,8 @@ def whole_buffers(parameters: Column, experts: Column | None, job: Job) -> tuple
     """
     plan = job.plan
     crossed = parameters
-    if experts is not None and plan.zero_stage < 2:
-        crossed = parameters - experts * _less(plan.replicas, plan.ep)
+    if experts is not None and plan.zero_stage < 2 and plan.replicas > 1:
+        crossed = parameters + experts * (expert_pace(job) - 1)
     reduce, unshard = reduce_width(job) * crossed, BYTES * crossed
     alone = np.zeros(len(parameters))
     if plan.offload != "none":
@@ -194,77 +241,68 @@ def whole_buffers(parameters: Column, experts: Column | None, job: Job) -> tuple
 def synchronised_bytes(
     parameters: Column, experts: Column | None, seconds: Column, job: Job
 ) -> tuple[Column, Column]:
-    """Gradients to reduce and weights to gather at the end of a step, by stage. [bytes]
+    """Gradients to reduce and weights to gather once a step, by stage. [bytes]
 
-    What is hidden beside the last backward, or the next step's first forward, is left out; an
-    offloaded optimizer's weights are all there before that forward.
+    What is hidden beside the stage's own last backward, or first forward, is left out. Aligned, a
+    stage's reduction starts after that backward, whole; and the weights of a rank's first chunk
+    alone arrive beside their forward.
     """
-    plan = job.plan
+    plan, aligned = job.plan, is_aligned(job.plan)
     reduce, unshard = whole_buffers(parameters, experts, job)
     if plan.zero_stage >= 2 or not (plan.overlap_grad_reduce or plan.overlap_param_gather):
         return reduce, unshard
-    crossed = reduce / reduce_width(job)
+    own = np.zeros(len(parameters)) if experts is None else experts
     shown: dict[tuple[float, ...], float] = {}  # stages are alike but for the ends
     table = job.model.vocab_size * job.model.hidden_size / plan.tp
-    for stage, count in enumerate(crossed.tolist()):
+    for stage, count in enumerate((parameters - own).tolist()):
         if count == 0:
             continue
-        if plan.overlap_grad_reduce:
+        held = Held(count, float(own[stage]))
+        if plan.overlap_grad_reduce and not aligned:
             last, window = table if stage == 0 else 0.0, float(seconds[Kind.B, stage])
-            key = (count, last, window)
+            key = (*held, last, window)
             if key not in shown:
-                shown[key] = _bucketed(count, last, window, job) / _handed_over(count, job)
+                whole = _handed_over(count, job) + _experts_handed_over(held.experts, job)
+                shown[key] = _bucketed(held, last, window, job) / whole
             reduce[stage] *= shown[key]
-        if plan.overlap_param_gather and plan.offload == "none":
-            ahead = (count, float(seconds[Kind.F, stage]))
+        if gathers_ahead(plan) and (stage < plan.pp or not aligned):
+            ahead = (*held, float(seconds[Kind.F, stage]))
             if ahead not in shown:
-                shown[ahead] = _gathered_ahead(*ahead, job) / _gather(count, job)
+                whole = _gather(count, job) + _gather_experts(held.experts, job)
+                shown[ahead] = _gathered_ahead(held, ahead[-1], job) / whole
             unshard[stage] *= shown[ahead]
     return reduce, unshard
 
 
-def _num_buckets(parameters: float, job: Job) -> float:
-    """Buckets of a stage's parameters. [1]
+def slow_beside(seconds: Column, tensor: Column, reduce: Column, unshard: Column, job: Job) -> None:
+    """Add to ops what aligned collectives cost the compute that they run beside, once a step.
 
-    The framework's size, or Megatron's of 40e6 parameters or 1e6 x dp; a bucket closes with the
-    weight that fills it, so that a large weight is a bucket of its own. Source: PyTorch,
-    torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size; NVIDIA/Megatron-LM,
-    megatron/core/distributed/param_and_grad_buffer.py.
+    Those of a rank's first chunk run alone: its reduction comes last, its gathering first. A
+    chunk's others run beside as many ops as it takes microbatches in a row; `reduce` and `unshard`
+    are the `synchronised_bytes`.
     """
-    full = load_framework(job.plan.framework).grad_bucket or max(40e6, 1e6 * job.plan.replicas)
-    return max(1.0, parameters / _mean_bucket(_weights(job), full))
+    plan = job.plan
+    ops = plan.microbatch_group_size or plan.pp
+    cost = (1 - overlap_share(job)) / plan.num_microbatches
+    sides: list[tuple[bool, tuple[Kind, ...], Column, Seconds]] = [
+        (
+            plan.overlap_grad_reduce,
+            (Kind.B, Kind.W),
+            reduce / reduce_width(job),
+            cache(partial(_reduce, job=job)),
+        ),
+        (gathers_ahead(plan), (Kind.F,), unshard / BYTES, cache(partial(_gather, job=job))),
+    ]
+    for runs, kinds, crossed, seconds_of in sides:
+        for stage in range(plan.pp, len(crossed) if runs else 0):
+            room = ops * float(seconds[kinds[0], stage])
+            beside = min(seconds_of(float(crossed[stage])), room)
+            for kind in kinds:
+                seconds[kind, stage] += cost * beside
+                tensor[kind, stage] += cost * beside
 
 
-def _weights(job: Job) -> tuple[float, ...]:
-    """Parameters of a layer's weights, as their gradients come: down, up, projection, qkv. [1]
-
-    Gate and up are one weight, and so are query, key and value.
-    """
-    model, tp = job.model, job.plan.tp
-    width, wide = model.hidden_size / tp, model.intermediate_size
-    query = model.num_attention_heads * model.head_dim
-    both = 2 * model.num_key_value_heads * model.head_dim
-    gates = 2 if model.gated_mlp else 1
-    return width * wide, gates * width * wide, width * query, width * (query + both)
-
-
-@cache
-def _mean_bucket(weights: tuple[float, ...], full: float) -> float:
-    """Parameters of a bucket, on average over many layers of these weights. [1]
-
-    >>> _mean_bucket((3.0, 6.0, 1.0, 2.0), 3.0)  # 3, 6 and 1 + 2
-    4.0
-    """
-    closed, held, taken = 0, 0.0, 0.0
-    while closed < MANY:
-        for weight in weights:
-            held += weight
-            if held >= full:
-                closed, taken, held = closed + 1, taken + held, 0.0
-    return taken / closed
-
-
-def _bucketed(parameters: float, last: float, backward: float, job: Job) -> float:
+def _bucketed(held: Held, last: float, backward: float, job: Job) -> float:
     """Time of a stage's reduction that shows after its last backward, and that it costs it. [s]
 
     n buckets are ready one after the other during the backward, T_b; together they take T_r. The
@@ -272,16 +310,16 @@ def _bucketed(parameters: float, last: float, backward: float, job: Job) -> floa
     whose gradient comes last of all and whole, as those of an embedding. [1]
     Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3 (bucketing and overlap).
     """
-    num_buckets = _num_buckets(parameters, job)
-    total = num_buckets * _handed_over(parameters / num_buckets, job)
-    final = max(1 / num_buckets, last / parameters)
-    shown = max(total * final, total - backward * (1 - 1 / num_buckets))
+    reduce, own = partial(_handed_over, job=job), partial(_experts_handed_over, job=job)
+    num_buckets, total, rest = in_buckets(held, job, reduce, own)
+    final = max(total / num_buckets, rest * last / held.rest)
+    shown = max(final, total - backward * (1 - 1 / num_buckets))
     return shown + (total - shown) * (1 - overlap_share(job))
 
 
-def _gathered_ahead(parameters: float, forward: float, job: Job) -> float:
+def _gathered_ahead(held: Held, forward: float, job: Job) -> float:
     """Time of gathering a stage's updated weights that shows besides a first forward. [s]"""
-    num_buckets = _num_buckets(parameters, job)
-    total = num_buckets * _gather(parameters / num_buckets, job)
+    gather, own = partial(_gather, job=job), partial(_gather_experts, job=job)
+    num_buckets, total, _ = in_buckets(held, job, gather, own)
     shown = max(total / num_buckets, total - forward * (1 - 1 / num_buckets))
     return shown + (total - shown) * (1 - overlap_share(job))

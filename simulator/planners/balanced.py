@@ -21,9 +21,18 @@ from simulator.planners.layerwise import layerwise
 from simulator.schedule import Kind, Schedule
 from simulator.schedules import build, recipe_of
 
-__all__ = ["Parts", "balanced_layers", "balanced_split", "part_seconds", "spread"]
+__all__ = [
+    "Parts",
+    "balanced_layers",
+    "balanced_split",
+    "both_parts",
+    "is_halved",
+    "part_seconds",
+    "spread",
+]
 
 Shape = tuple[tuple[tuple[int, ...], ...], bool]  # stages that share a rank; whether B is I and W
+HALVED = [Kind.F, Kind.I, Kind.W]
 ROUNDING = 1e-9  # relative: sums that are equal but for the last digits count as equal
 
 
@@ -90,35 +99,59 @@ def spread(
     fixed = [0.0] * num_stages  # besides layers [s]
     fixed[0] += parts.embedding
     fixed[-1] += parts.head
+    number, room = num_layers - num_stages, None
+    if most is not None:
+        room = [sum(most[s] - 1 for s in group) for group in groups]
+        if sum(room) < number:
+            raise ValueError(_no_room(num_layers, most))
+    levels = [(sum(fixed[s] for s in group), len(group)) for group in groups]
     layers = [1] * num_stages
-    busy = [  # of each rank, its stages that may take more, the one with the least to do first
-        [(fixed[s] + parts.layer, -s) for s in group if most is None or most[s] > 1]
-        for group in groups
-    ]
-    for stages in busy:
-        heapq.heapify(stages)
-    held, more = [len(group) for group in groups], [sum(fixed[s] for s in g) for g in groups]
+    for group, count in zip(groups, _handed(number, levels, parts.layer, room), strict=True):
+        stages = sorted(group)
+        room = None if most is None else [most[s] - 1 for s in stages]
+        each = _handed(count, [(fixed[s], 0) for s in stages], parts.layer, room)
+        for stage, more in zip(stages, each, strict=True):
+            layers[stage] += more
+    return tuple(layers)
+
+
+def _handed(
+    number: int, levels: Sequence[tuple[float, int]], piece: float, room: Sequence[int] | None
+) -> list[int]:
+    """How many of some equal pieces each gets, one after the other to who has least with it. [1]
+
+    `levels` are what each has, besides pieces [s] and in pieces [1]; of equals the last comes
+    first. `room` caps what each gets. [1]
+    """
+    counts = [0] * len(levels)
+    if room is None:
+        counts = _surely(number, [rest + held * piece for rest, held in levels], piece)
     heap = [
-        (more[at] + (held[at] + 1) * parts.layer, -at) for at, stages in enumerate(busy) if stages
+        (rest + (held + counts[at] + 1) * piece, -at)
+        for at, (rest, held) in enumerate(levels)
+        if room is None or room[at]
     ]
     heapq.heapify(heap)
-    for _ in range(num_layers - num_stages):
-        if not heap:
-            raise ValueError(_no_room(num_layers, most or ()))
+    for _ in range(number - sum(counts)):
         at = -heap[0][1]
-        stages = busy[at]
-        stage = -stages[0][1]
-        layers[stage] += 1
-        held[at] += 1
-        if most is not None and layers[stage] == most[stage]:
-            heapq.heappop(stages)
-        else:
-            heapq.heapreplace(stages, (fixed[stage] + layers[stage] * parts.layer, -stage))
-        if stages:
-            heapq.heapreplace(heap, (more[at] + (held[at] + 1) * parts.layer, -at))
-        else:
+        counts[at] += 1
+        if room is not None and counts[at] == room[at]:
             heapq.heappop(heap)
-    return tuple(layers)
+            continue
+        rest, held = levels[at]
+        heapq.heapreplace(heap, (rest + (held + counts[at] + 1) * piece, -at))
+    return counts
+
+
+def _surely(number: int, levels: Sequence[float], piece: float) -> list[int]:
+    """Pieces that each gets in any case: all but the last two under the common level. [1]"""
+    total, common = number * piece, inf
+    for many, level in enumerate(sorted(levels)):
+        if common <= level:
+            break
+        total += level
+        common = total / (many + 1)
+    return [max(0, int((common - level) / piece) - 1) for level in levels]
 
 
 def balanced_split(seconds: Sequence[float], num_stages: int) -> tuple[int, ...]:
@@ -161,17 +194,29 @@ def balanced_split(seconds: Sequence[float], num_stages: int) -> tuple[int, ...]
     return tuple(reversed(counts))
 
 
-def part_seconds(job: Job, known: LayerCosts | None = None) -> Parts:
+def part_seconds(job: Job) -> Parts:
     """Forward and backward of one layer, the embedding and the head of a job.
 
     They depend on the model, the GPU, tp, the microbatch and how a layer is computed; neither on
-    pp, vpp, dp nor on the number of microbatches. `known` are its `layer_costs`, if one has them.
+    pp, vpp, dp nor on the number of microbatches.
     """
-    _, has_w = _shape_of_job(job)
-    # a backward in halves hides less of its communication
-    kinds = [Kind.F, Kind.I, Kind.W] if has_w else [Kind.F, Kind.B]
-    seconds = layerwise(job, known).seconds[kinds].sum(axis=0)
-    return Parts(float(seconds[1]), float(seconds[0]), float(seconds[-1]))
+    return both_parts(job)[_shape_of_job(job)[1]]
+
+
+def both_parts(job: Job, known: LayerCosts | None = None) -> tuple[Parts, Parts]:
+    """The same with the backward in one op, and in its two halves, which hide less communication.
+
+    `known` are the job's `layer_costs`, if one has them.
+    """
+    seconds = layerwise(job, known).seconds
+    sums = (seconds[kinds].sum(axis=0).tolist() for kinds in ([Kind.F, Kind.B], HALVED))
+    whole, halves = (Parts(one[-2], one[0], one[-1]) for one in sums)
+    return whole, halves
+
+
+def is_halved(schedule: str, pp: int, vpp: int) -> bool:
+    """Whether a schedule runs backwards in two halves."""
+    return _shape(schedule, pp, vpp)[1]
 
 
 def _least_largest(before: list[float], num_stages: int) -> float:
@@ -236,8 +281,8 @@ def _most_layers(job: Job, limit: float) -> list[int]:
     for stage, flight in enumerate(flights):
         held = static + flight * costs.activation_bytes
         ends = held[0] * (stage == 0) + held[-1] * (stage == len(flights) - 1)
-        room = limit - float(costs.transient_bytes[1]) - float(ends)
-        most.append(max(0, int(room * (1 + ROUNDING) // float(held[1]))))
+        room = limit - float(costs.transient_bytes[-2]) - float(ends)
+        most.append(max(0, int(room * (1 + ROUNDING) // float(held[-2]))))
     return most
 
 

@@ -38,25 +38,28 @@ def layerwise(job: Job, known: LayerCosts | None = None) -> Costs:
     reductions that hide behind nothing. `known` are the job's `layer_costs`, for callers that have
     them.
     """
-    size: dict[str, object] = {"pp": 3, "vpp": 1, "layers_per_stage": (1, 1, 1)}
+    model, layers = job.model, job.model.num_hidden_layers
+    dense = model.num_dense_layers if model.is_sparse else 0
+    inner = [1] * layers if not dense else [1] * dense + [2] * (layers - dense)  # one of each kind
+    stages = inner[-1] + 2
+    size: dict[str, object] = {"pp": stages, "vpp": 1, "layers_per_stage": (1,) * stages}
     # what a reduction hides depends on all layers of a stage
     size |= {"overlap_grad_reduce": False, "overlap_param_gather": False}
-    model = job.model.model_copy(update={"num_hidden_layers": 3})
+    few = {"num_hidden_layers": stages, "num_dense_layers": 2 if dense else 0}
     plan = job.plan.model_copy(update=size)
-    short = job.model_copy(update={"model": model, "plan": plan})
-    three = stage_costs(layer_costs(job) if known is None else known, short)
-    layers = job.model.num_hidden_layers
-    at = np.array([0, *([1] * layers), 2])
+    short = job.model_copy(update={"model": model.model_copy(update=few), "plan": plan})
+    one = stage_costs(layer_costs(job) if known is None else known, short)
+    at = np.array([0, *inner, stages - 1])
     columns = {}
     for name in ADDED:
-        column = getattr(three, name)[..., at].copy()
-        for end in (0, -1):  # the ends of the three stages hold a layer each
-            column[..., end] -= column[..., 1]
+        column = getattr(one, name)[..., at].copy()
+        for end, like in ((0, 1), (-1, -2)):  # the ends of the few stages hold a layer each
+            column[..., end] -= column[..., like]
         columns[name] = column
     kept = ("boundary_bytes", "boundary_gather", "transient_bytes", "pair_time")
-    columns |= {name: getattr(three, name)[at] for name in kept}
+    columns |= {name: getattr(one, name)[at] for name in kept}
     columns["transient_bytes"][0] = 0.0  # the head's is the loss's
-    return replace(three, **columns)
+    return replace(one, **columns)
 
 
 def merged(pieces: Sequence[Costs], bounds: Sequence[int]) -> Costs:

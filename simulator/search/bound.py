@@ -8,7 +8,8 @@ or gathering takes at least what it takes on idle links; and of the order of the
 microbatches a rank ever has in flight. So the bound holds for both kinds of point-to-point, and for
 the event engine, in which shared links only add to this.
 
-1. Head. No op of stage a starts before H_a = sum of F_s + T_s over s < a.
+1. Head. No op of stage a starts before H_a = sum of F_s + T_s over s < a, and what gathering the
+   weights of stage 0 takes, where a step begins with that.
 2. Work. Take a rank and those of its stages that are a or deeper. The first of their ops starts at
    H_a at the earliest, because a is the shallowest, and they run one at a time, so the last of them
    ends no earlier than X_a = H_a + their whole work.
@@ -42,12 +43,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs import Costs
+from simulator.costs.sharding import gathers_ahead
 from simulator.job import Job
 from simulator.schedule import Kind
 from simulator.search.shape import Shape
 from simulator.search.wires import Wires
 
-__all__ = ["step_bound"]
+__all__ = ["step_bound", "work_bound"]
 
 Column = NDArray[np.float64]
 
@@ -70,7 +72,7 @@ def step_bound(job: Job, costs: Costs, shape: Shape, wires: Wires) -> float:
     there, home = _messages(costs, wires)
     head, tail = _running(forward[:-1] + there), _running(back[:-1] + home)
     stage = shape.stage
-    begins = head[stage]
+    begins = head[stage] + _gathered(job, costs, wires)
     part, whole = _work(times, shape)
     spans = np.maximum(part.cumsum(axis=1), _flight(shape, head, tail, forward + back))
     latest = np.full(len(forward), -np.inf)
@@ -85,6 +87,24 @@ def step_bound(job: Job, costs: Costs, shape: Shape, wires: Wires) -> float:
         least = [rest[list(shape.homes[s])].min() for s in range(len(forward))]
         bound = max(bound, float((latest + least).max()))
     return bound
+
+
+def _gathered(job: Job, costs: Costs, wires: Wires) -> float:
+    """Time that passes before the first forward, for the weights of stage 0. [s]"""
+    if job.plan.zero_stage not in (1, 2) or not gathers_ahead(job.plan):
+        return 0.0
+    return float((wires.sync_latency[1] + wires.sync_pace[1] * costs.unshard_bytes)[0])
+
+
+def work_bound(job: Job, work: float, shape: Shape) -> float:
+    """The same from the work alone, far quicker: some rank does no less than the mean. [s]
+
+    `work` is that of one microbatch on all stages together, at least. [s] A pair takes no less than
+    half the sum of its two ops.
+    """
+    share = 0.5 if shape.has_pairs else 1.0
+    fastest = min(1.0, *job.cluster.stragglers.values(), 1.0)
+    return share * fastest * job.plan.num_microbatches * work / job.plan.pp
 
 
 def _times(job: Job, costs: Costs, shape: Shape) -> Times:
@@ -172,7 +192,7 @@ def _rest(job: Job, costs: Costs, shape: Shape, wires: Wires, optimizer: Column)
     if plan.zero_stage >= 2 and not offloaded:
         reduce = np.zeros_like(reduce)  # in every backward
     gather = np.zeros_like(reduce)
-    if plan.zero_stage in (1, 2) or offloaded:
+    if (plan.zero_stage in (1, 2) and not gathers_ahead(plan)) or offloaded:
         gather = (wires.sync_latency[1] + wires.sync_pace[1] * costs.unshard_bytes)[stage]
     alone = reduce + optimizer[stage] + gather
     if plan.overlap_grad_reduce:

@@ -5,13 +5,14 @@ then settles a tie. Points that are equal in every ranking are one point, the fi
 front depends on the points alone, not on the order in which they come.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COLUMNS", "Front", "Ranked", "Ranking"]
+__all__ = ["COLUMNS", "Front", "Hurdle", "Ranked", "Ranking"]
 
 Column = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -20,6 +21,7 @@ Ranking = Literal["throughput", "headroom", "cost"]
 COLUMNS = ("index", "tokens_per_second", "headroom", "gpu_seconds_per_token")
 RANKINGS = {"throughput": 0, "headroom": 1, "cost": 2}
 BITS = 30
+BEYOND = 1e-8  # part by which a figure that is rounded to nine digits is surely another [1]
 
 
 class Ranked(Protocol):
@@ -79,7 +81,7 @@ class Front:
         For points that are not simulated yet, figures that are at least as good as theirs: such a
         point is beaten where another is as good in every ranking and better in one, or comes first.
         """
-        if not len(self.index):
+        if not len(self.index) or not len(points.index):
             return np.zeros(len(points.index), bool)
         mine, theirs = (
             _scores(*(getattr(self, n) for n in COLUMNS[1:])),
@@ -109,6 +111,35 @@ class Front:
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """The columns by name, as `Front(**arrays)` takes them."""
         return {name: getattr(self, name) for name in COLUMNS}
+
+
+@dataclass(frozen=True, eq=False)
+class Hurdle:
+    """The throughput that a plan must be able to reach to matter, by its free memory.
+
+    A quick look at one plan at a time: what it drops, `Front.beats` drops too.
+    """
+
+    headroom: list[float]  # of the front's points, ascending [bytes]
+    tokens_per_second: list[float]  # most of a point with so much or more, and none with more [1/s]
+
+    @classmethod
+    def of(cls, front: Front, margin: float) -> Self:
+        """The hurdle that a front sets; plans within this share of the fastest matter too. [1]"""
+        order = np.argsort(front.headroom, kind="stable")
+        tokens = front.tokens_per_second[order]
+        most = np.maximum.accumulate(tokens[::-1])[::-1]
+        asked = np.minimum(most, tokens.max(initial=0.0) / (1 + margin)) * (1 - BEYOND)
+        return cls(front.headroom[order].tolist(), [*asked.tolist(), 0.0])
+
+    def at(self, headroom: float) -> float:
+        """Throughput below which a plan with at most this free memory [bytes] is beaten. [1/s]
+
+        >>> front = Front(np.arange(2), np.array([9.0, 5.0]), np.array([1.0, 4.0]), np.ones(2))
+        >>> [round(Hurdle.of(front, 0.0).at(room), 6) for room in (0.5, 2.0, 4.0)]
+        [9.0, 5.0, 0.0]
+        """
+        return self.tokens_per_second[bisect_right(self.headroom, headroom)]
 
 
 def _scores(tokens_per_second: Column, headroom: Column, cost: Column) -> Column:

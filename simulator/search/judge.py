@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.execution import NotWorth
 from simulator.report import Report
 from simulator.search.candidates import Candidate, Slow, candidates
-from simulator.search.front import Front
+from simulator.search.front import Front, Hurdle
 from simulator.search.known import Known
 from simulator.search.reasons import BEATEN, no_room, reason
 from simulator.search.space import Space, plan_at
@@ -74,7 +74,8 @@ def judge(
     until = perf_counter() + patience
     dropped: Counter[str] = Counter()
     known = Known() if known is None else known
-    left = sorted(candidates(space, first, stop, known, dropped, until), key=_by_bound)
+    hurdle = None if front is None else Hurdle.of(front, margin)
+    left = sorted(candidates(space, first, stop, known, dropped, until, hurdle), key=_by_bound)
     found: list[tuple[int, Report]] = []
     rivals = None if front is None else _Rivals(space, front, margin, left)
     for at, one in enumerate(left):

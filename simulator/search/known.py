@@ -5,13 +5,15 @@ from operator import attrgetter
 from typing import Any
 
 from simulator.costs import Costs
-from simulator.costs.estimate import stage_costs
+from simulator.costs.estimate import StageBytes, stage_bytes, stage_costs
 from simulator.costs.host_loads import host_loads
 from simulator.costs.layers import LayerCosts, layer_costs
-from simulator.costs.memory import stage_parameters, static_bytes
+from simulator.costs.memory import static_bytes
+from simulator.costs.parameters import stage_experts, stage_parameters
 from simulator.job import Job, Plan
-from simulator.planners.balanced import Parts, balanced_layers, part_seconds
+from simulator.planners.balanced import Parts, balanced_layers, both_parts, is_halved
 from simulator.report import Report
+from simulator.schedule import Kind
 from simulator.search.reasons import SAME_ROWS, reason
 from simulator.search.shape import Shape, shape_of
 from simulator.search.space import KNOBS
@@ -32,7 +34,8 @@ class Known:
     """What is known so far of one space. Mutable inside; a verdict never depends on it."""
 
     layers: dict[Key, LayerCosts] = field(default_factory=dict)
-    parts: dict[Key, Parts] = field(default_factory=dict)
+    works: dict[Key, float] = field(default_factory=dict)
+    parts: dict[Key, tuple[Parts, Parts]] = field(default_factory=dict)
     splits: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     shapes: dict[Key, tuple[Shape | str, ...]] = field(default_factory=dict)
     statics: dict[Key, tuple[float, float, float]] = field(default_factory=dict)
@@ -43,6 +46,25 @@ class Known:
     def costs(self, job: Job) -> Costs:
         """The costs of a job."""
         return stage_costs(self._layers(job), job)
+
+    def held(self, job: Job) -> Costs | StageBytes:
+        """What the stages of a job hold; its times too where that depends on them."""
+        if job.plan.offload_activations:
+            return self.costs(job)
+        return stage_bytes(self._layers(job), job)
+
+    def work(self, job: Job) -> float:
+        """Time of a microbatch's forward and backward on all stages of a job together. [s]
+
+        At least, that is on one stage: a cut hides no more of what is gathered, reduced or issued.
+        """
+        key = _layer_key(job)
+        if key not in self.works:
+            whole = job.plan.model_copy(update={"pp": 1, "vpp": 1, "layers_per_stage": None})
+            seconds = self.costs(job.model_copy(update={"plan": whole})).seconds
+            forward, both, first, second = seconds[Kind.F : Kind.W + 1, 0].tolist()
+            self.works[key] = forward + min(both, first + second)
+        return self.works[key]
 
     def _layers(self, job: Job) -> LayerCosts:
         key = _layer_key(job)
@@ -58,7 +80,8 @@ class Known:
         plan = job.plan
         key = (*_layer_key(job), plan.pp)
         if key not in self.statics:
-            self.statics[key] = static_bytes(sum(stage_parameters(job)) / plan.pp, job)
+            experts = sum(stage_experts(job)) / plan.pp if plan.splits_experts else None
+            self.statics[key] = static_bytes(sum(stage_parameters(job)) / plan.pp, job, experts)
         return dict(
             zip(("weights", "gradients", "optimizer states"), self.statics[key], strict=True)
         )
@@ -80,17 +103,17 @@ class Known:
             self.shapes[key] = tuple(found.values())
         return self.shapes[key]
 
-    def split(self, job: Job, shape: Shape) -> tuple[int, ...] | str:
+    def split(self, job: Job, schedule: str, shape: Shape) -> tuple[int, ...] | str:
         """The balanced layers of a job on these homes, or the rule that forbids them."""
-        halves = (shape.has_whole, shape.has_halves)
-        of_parts = (*_layer_key(job), halves)
+        plan, of_parts = job.plan, _layer_key(job)
         try:
             if of_parts not in self.parts:
-                self.parts[of_parts] = part_seconds(job, self._layers(job))
-            parts = self.parts[of_parts]
-            key = (parts, job.plan.pp, job.plan.vpp, shape.stage.tobytes())
+                self.parts[of_parts] = both_parts(job, self._layers(job))
+            parts = self.parts[of_parts][is_halved(schedule, plan.pp, plan.vpp)]
+            key = (parts, plan.pp, plan.vpp, shape.of_homes)
             if key not in self.splits:
-                self.splits[key] = balanced_layers(job, parts)
+                named = plan.model_copy(update={"schedule": schedule})
+                self.splits[key] = balanced_layers(job.model_copy(update={"plan": named}), parts)
         except ValueError as error:
             return reason(error)
         return self.splits[key]
@@ -99,7 +122,7 @@ class Known:
         """The wires of a job between these homes."""
         plan = job.plan
         cut = (plan.tp, plan.cp, plan.pp, plan.dp, plan.zero_stage > 0)
-        key = (*cut, host_loads(job), shape.stage.tobytes())
+        key = (*cut, host_loads(job), shape.of_homes)
         if key not in self.wires:
             self.wires[key] = wires_of(job, shape, self.lines.setdefault(cut, Lines()))
         return self.wires[key]

@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-__all__ = ["BEATEN", "EVEN", "SAME_ROWS", "TOO_LARGE", "no_room", "num_legal", "reason"]
+__all__ = ["BEATEN", "CROWDED", "EVEN", "SAME_ROWS", "TOO_LARGE", "no_room", "num_legal", "reason"]
 
 EVEN = "the same as the even split"
 SAME_ROWS = "the same rows as another schedule's"
 BEATEN = "bound: no better than a simulated plan"
+CROWDED = "plan.pp x plan.vpp: more stages than layers"
 TOO_LARGE = "does not fit: weights, gradients and optimizer states alone are too large"
 NO_ROOM = "does not fit: {} are the largest part"
 
@@ -17,7 +18,11 @@ SHORT = {
     r"plan\.(\w+) is \S+, but plan\.(\w+) is (\S+): it would have no effect": (
         r"plan.\1: no effect at plan.\2 = \3"
     ),
-    r".*: a stage would hold no layer": "plan.pp x plan.vpp: more stages than layers",
+    r"plan\.etp is .* as when etp is left out": "plan.etp: the same as without it",
+    r"plan\.etp is .* without plan\.sequence_parallel": (
+        "plan.etp: whole experts need sequence_parallel at plan.tp of 2 or more"
+    ),
+    r".*: a stage would hold no layer": CROWDED,
     r"plan\.zero_stage is (\d) and plan\.pp is": (
         r"plan.zero_stage: a pipeline would split its gradients after every microbatch with \1"
     ),

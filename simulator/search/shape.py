@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs import Costs
+from simulator.costs.estimate import StageBytes
 from simulator.job import Plan
 from simulator.kernel import kernel
 from simulator.schedule import Kind, Schedule
@@ -27,6 +28,7 @@ Index = NDArray[np.int32]
 # Bytes that wait for a W over those that wait for an I, for which the fullest moment is noted. With
 # full recomputation they are many times more.
 HALVES = (0.0, 0.5, 1.0, 8.0)
+PARTS = ("weights", "gradients", "optimizer states", "activations")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,11 @@ class Shape:
     def has_replicas(self) -> bool:
         """Whether a stage stands on several ranks."""
         return any(len(ranks) > 1 for ranks in self.homes.values())
+
+    @cached_property
+    def of_homes(self) -> bytes:
+        """Equal where the stages stand on the same ranks."""
+        return self.stage.tobytes()
 
     @cached_property
     def of_bound(self) -> bytes:
@@ -105,7 +112,7 @@ def shape_of(plan: Plan) -> Shape:
     )
 
 
-def least_peaks(shape: Shape, costs: Costs, slack: float = 0.0) -> dict[str, Column]:
+def least_peaks(shape: Shape, costs: Costs | StageBytes, slack: float = 0.0) -> dict[str, Column]:
     """Bytes that each rank holds at the fullest of the noted moments, by part, shape (pp,).
 
     `slack` is what the allocator holds beside what is in use, part of that [1].
@@ -114,24 +121,50 @@ def least_peaks(shape: Shape, costs: Costs, slack: float = 0.0) -> dict[str, Col
     stage's activations when it starts, B and I take what they recompute, and a rank's ops run one
     after the other, whatever their times. The two of a pair start together, which only adds.
     """
-    stage = shape.stage
-    held = (shape.held * costs.activation_bytes[stage]).sum(axis=2)
-    if shape.has_halves:
-        after = costs.activation_bytes - costs.input_grad_bytes
-        held += (shape.waiting * after[stage]).sum(axis=2)
-    if costs.transient_bytes.any():
-        transient = costs.transient_bytes[stage][np.arange(len(stage)), shape.running]
-        held += np.where(shape.running >= 0, transient, 0.0)
-    once = np.where(shape.count > 0, 1.0, 0.0)
-    parts = {
-        "weights": (once * costs.weight_bytes[stage]).sum(axis=1),
-        "gradients": (once * costs.gradient_bytes[stage]).sum(axis=1),
-        "optimizer states": (once * costs.optimizer_bytes[stage]).sum(axis=1),
-        "activations": held.max(axis=0),
-    }
+    columns = np.stack(
+        (
+            costs.weight_bytes,
+            costs.gradient_bytes,
+            costs.optimizer_bytes,
+            costs.activation_bytes,
+            costs.activation_bytes - costs.input_grad_bytes,
+            costs.transient_bytes,
+        )
+    )
+    held = _held(shape.stage, shape.count, shape.held, shape.waiting, shape.running, columns)
+    parts = dict(zip(PARTS, held, strict=True))
     if slack:
-        parts["allocator slack"] = slack * np.sum(list(parts.values()), axis=0)
-    return parts | {"context and buffers": np.repeat(costs.fixed_bytes, len(stage))}
+        parts["allocator slack"] = slack * held.sum(axis=0)
+    return parts | {"context and buffers": np.repeat(costs.fixed_bytes, len(shape.stage))}
+
+
+@kernel
+def _held(
+    stage: NDArray[np.int64],
+    count: NDArray[np.int64],
+    held: Index,
+    waiting: Index,
+    running: Index,
+    columns: Column,
+) -> Column:
+    """Each rank's weights, gradients, optimizer states and most activations, shape (4, pp)."""
+    num_moments, num_ranks, num_chunks = held.shape
+    found = np.zeros((4, num_ranks))
+    for rank in range(num_ranks):
+        for chunk in range(num_chunks):
+            if count[rank, chunk] > 0:
+                for part in range(3):
+                    found[part, rank] += columns[part, stage[rank, chunk]]
+        for moment in range(num_moments):
+            level = 0.0
+            for chunk in range(num_chunks):
+                at = stage[rank, chunk]
+                level += held[moment, rank, chunk] * columns[3, at]
+                level += waiting[moment, rank, chunk] * columns[4, at]
+            if running[moment, rank] >= 0:
+                level += columns[5, stage[rank, running[moment, rank]]]
+            found[3, rank] = max(found[3, rank], level)
+    return found
 
 
 def _shape(rows: Schedule) -> Shape:

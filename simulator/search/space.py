@@ -22,6 +22,7 @@ __all__ = [
     "KNOBS",
     "Space",
     "check_chunks",
+    "check_experts",
     "cut",
     "even_job",
     "job_at",
@@ -37,6 +38,7 @@ KNOBS = (
     "tp",
     "cp",
     "ep",
+    "etp",
     "sequence_parallel",
     "recompute",
     "micro_batch_size",
@@ -59,6 +61,9 @@ class Space(Value):
     vpp: tuple[Count, ...] = Field((1,), min_length=1, description="model chunks on a rank [1]")
     cp: tuple[Count, ...] = Field((1,), min_length=1, description="context-parallel sizes [1]")
     ep: tuple[Count, ...] = Field((1,), min_length=1, description="expert-parallel sizes [1]")
+    etp: tuple[Count | None, ...] = Field(
+        (None,), min_length=1, description="tensor-parallel sizes of experts; None as tp [1]"
+    )
     micro_batch_size: tuple[Count, ...] = Field(
         (1,), min_length=1, description="sequences in one microbatch [1]"
     )
@@ -195,6 +200,7 @@ def even_job(space: Space, values: Mapping[str, Any]) -> Job:
     """
     dp, count = cut(space, values)
     check_chunks(values)
+    check_experts(space, values)
     return with_plan(space.job, {**values, "dp": dp, "num_microbatches": count})
 
 
@@ -207,6 +213,15 @@ def check_chunks(values: Mapping[str, Any]) -> None:
         raise ValueError(
             f"plan.vpp is {values['vpp']}, but chunks need a pipeline, plan.pp of 2 or more; use "
             "vpp = 1"
+        )
+
+
+def check_experts(space: Space, values: Mapping[str, Any]) -> None:
+    """Raise where experts split as the rest of a layer are another point already."""
+    if None in space.etp and values["etp"] == values["tp"]:
+        raise ValueError(
+            f"plan.etp is {values['etp']}, but plan.tp is the same, as when etp is left out; leave "
+            "it out"
         )
 
 
@@ -246,6 +261,7 @@ def _of_effect(table: dict[str, Any]) -> dict[str, Any]:
         "reshard_after_forward": table["zero_stage"] == 3,
         "shard_size": table["zero_stage"] > 0,
         "cp_comm": table["cp"] > 1,
+        "recompute_modules": table["recompute"] == "selective",
     }
     idle = (name for name, has_use in needed.items() if not has_use)
     return table | {name: Plan.model_fields[name].default for name in idle}

@@ -29,6 +29,7 @@ def all_values(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
         "vpp": _divisors(layers, layers),
         "cp": _divisors(gpus, min(MOST_NODES * cluster.gpus_per_node, model.seq_len)),
         "ep": _divisors(model.num_experts, gpus),
+        "etp": (None, 1) if model.is_sparse else (None,),
         "micro_batch_size": _divisors(batch, MOST_SEQUENCES),
         "schedule": _synchronous(model),
         "recompute": tuple(one for one in get_args(Recompute) if one != "alternate" or alternate),
@@ -43,8 +44,11 @@ def all_values(job: Job, batch: int, gpus: int) -> dict[str, tuple[Any, ...]]:
 
 def _is_taken(plan: Plan, name: str, value: object) -> bool:
     """Whether a plan may have this value, as far as the plan alone says."""
+    table = plan_table(plan) | {name: value}
+    if table["recompute"] != "selective":
+        table["recompute_modules"] = None
     with suppress(ValueError):
-        Plan.model_validate(plan_table(plan) | {name: value})
+        Plan.model_validate(table)
         return True
     return False
 
