@@ -1,7 +1,13 @@
 """Settings of all tests, and what the tests of the dashboard's pages share."""
 
+import signal
+
 import pytest
 from hypothesis import settings
+
+# What is started in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines are noisy: no test depends on wall-clock time, and a failure repeats.
 settings.register_profile("tests", deadline=None, derandomize=True, max_examples=50)
