@@ -5,7 +5,7 @@ import re
 
 __all__ = ["TESTED", "check_gpus", "check_torch", "cores", "ranks_here"]
 
-TESTED = ("2.6", "2.11", "2.13")  # torch versions that the tests have run on
+TESTED = ("2.6", "2.8", "2.11", "2.13")  # torch versions that the tests have run on
 
 
 def check_torch(*, untested: bool = False) -> None:
